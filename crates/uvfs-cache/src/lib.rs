@@ -42,9 +42,9 @@
 //! | folder | contents |
 //! |---|---|
 //! | `embed` | [`NodeCache`] and its handles |
-//! | `inodes` | attributes and their packing ([`attr`]), the two halves, references, inodes by number |
+//! | `inodes` | attributes and their packing ([`attr`]), the two halves, references, `nlookup`, inodes by number |
 //! | `names` | dentries, changes of names, invalidation |
-//! | `lookup` | lookups with references; the lookup ticket and its name lock; drivers' answers |
+//! | `lookup` | lookups with references; the lookup ticket and its name lock; drivers' answers; negative entries |
 //! | `walk` | lookups without references, the hit, directories by path, link targets |
 //! | `dirs` | children, revision, completeness; entries in order; listings |
 //! | `limit` | the memory limit: making room, watermarks, threads that wait, external bytes |

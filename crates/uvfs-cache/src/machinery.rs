@@ -9,7 +9,7 @@ pub use crate::inodes::owned::{Borrowed, OwnedId};
 pub use crate::inodes::symlink_targets::TARGET_MAX;
 pub use crate::limit::balancer::{Next, Steps};
 pub use crate::limit::external_bytes::ExternalBytes;
-pub use crate::limit::held_by_kernel::{Held, Leaf};
+pub use crate::limit::held_by_kernel::{HeldByKernel, Leaf};
 pub use crate::limit::pressure::Overdraft;
 pub use crate::limit::reclaim::NodeReclaim;
 pub use crate::limit::watermarks::Balance;

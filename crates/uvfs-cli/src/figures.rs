@@ -2,7 +2,7 @@
 //!
 //! A figure is taken out of a [`Snapshot`], which has all counts of one moment. Plain values, nothing is locked here.
 
-use uvfs::counters::{Call as DriverCall, Counters};
+use uvfs::counters::{Counters, DriverCall};
 use uvfs::{Bail, CacheCounters};
 use uvfs_fuse::{Lookups, Notices, Passthrough, Requests, Shortages};
 

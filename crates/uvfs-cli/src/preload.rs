@@ -233,7 +233,7 @@ mod tests {
     use std::fs;
 
     use uvfs::VfsConfig;
-    use uvfs_drivers::generated::{Call, Generated};
+    use uvfs_drivers::generated::{FaultCall, Generated};
     use uvfs_drivers::mirror::Mirror;
 
     use super::*;
@@ -306,7 +306,7 @@ mod tests {
         let driver = Arc::new(Generated::new(spec).expect("a driver"));
         let control = driver.control();
         let vfs = Vfs::new(VfsConfig::default(), driver).expect("a file system");
-        let gate = control.gate(Call::Readdir, 1);
+        let gate = control.gate(FaultCall::Readdir, 1);
         let preload = Arc::<Preload>::default();
         preload.start(&vfs).unwrap();
         assert!(gate.reached(Duration::from_secs(300)), "nothing is listed");
@@ -321,7 +321,7 @@ mod tests {
             assert!(Instant::now() < deadline, "a thread goes on");
             thread::yield_now();
         }
-        let (asked, found) = (control.calls(Call::Lookup), preload.files.load(Relaxed));
+        let (asked, found) = (control.calls(FaultCall::Lookup), preload.files.load(Relaxed));
         assert_eq!((asked, found), (0, 0), "{preload}");
     }
 }

@@ -16,7 +16,7 @@ use crate::wire::request::split;
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct FuzzAnswer {
     /// The number of the request.
     pub unique: u64,
     /// The body, or the error.
@@ -26,18 +26,18 @@ pub struct Said {
 /// A front end that answers any sender.
 pub struct Dispatch {
     dispatcher: Dispatcher,
-    ear: Sender<Said>,
-    answers: Mutex<Receiver<Said>>,
+    ear: Sender<FuzzAnswer>,
+    answers: Mutex<Receiver<FuzzAnswer>>,
 }
 
 /// The answer port of a request from a test.
 pub(crate) struct Ear {
-    said: Sender<Said>,
+    said: Sender<FuzzAnswer>,
     room: Vec<u8>,
 }
 
 impl Ear {
-    pub(crate) fn new(said: Sender<Said>) -> Self {
+    pub(crate) fn new(said: Sender<FuzzAnswer>) -> Self {
         Self { said, room: Vec::new() }
     }
 }
@@ -56,7 +56,7 @@ impl Port for Ear {
             Answer::Room(len) => Ok(self.room[..len].to_vec()),
         };
         // A sender that no longer listens does not need the answer.
-        let _ = self.said.send(Said { unique, body });
+        let _ = self.said.send(FuzzAnswer { unique, body });
     }
 }
 
@@ -83,7 +83,7 @@ impl Dispatch {
     }
 
     /// The answers since the last call.
-    pub fn said(&self) -> Vec<Said> {
+    pub fn said(&self) -> Vec<FuzzAnswer> {
         self.answers.lock().try_iter().collect()
     }
 

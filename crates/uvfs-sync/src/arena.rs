@@ -132,7 +132,7 @@ impl<T: Slot> Arena<T> {
     ///
     /// # Errors
     /// As above.
-    pub fn reserve_large(capacity: u32) -> io::Result<Self> {
+    pub(crate) fn reserve_large(capacity: u32) -> io::Result<Self> {
         Self::reserve_share(capacity, 2)
     }
 
@@ -256,8 +256,8 @@ impl<T: Slot> Arena<T> {
     /// A copy of the fields that [`Arena::get`] needs, for frequent use: one load less on the way to a
     /// slot.
     #[inline(always)]
-    pub fn view(&self) -> View<'_, T> {
-        View {
+    pub fn view(&self) -> SlotView<'_, T> {
+        SlotView {
             #[cfg(not(loom))]
             base: self.memory.base().cast(),
             #[cfg(loom)]
@@ -285,7 +285,7 @@ impl<T: Slot> Arena<T> {
 
 /// The slots of an [`Arena`].
 #[derive(Debug)]
-pub struct View<'a, T> {
+pub struct SlotView<'a, T> {
     #[cfg(not(loom))]
     base: std::ptr::NonNull<T>,
     #[cfg(loom)]
@@ -295,15 +295,15 @@ pub struct View<'a, T> {
 }
 
 // Not derived: a copy of a view needs no copy of a slot.
-impl<T> Clone for View<'_, T> {
+impl<T> Clone for SlotView<'_, T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for View<'_, T> {}
+impl<T> Copy for SlotView<'_, T> {}
 
-impl<'a, T: Slot> View<'a, T> {
+impl<'a, T: Slot> SlotView<'a, T> {
     /// As [`Arena::get`].
     #[inline(always)]
     pub fn get(&self, index: u32) -> &'a T {
@@ -317,9 +317,9 @@ impl<'a, T: Slot> View<'a, T> {
 }
 
 // SAFETY: a view is a shared reference to slots, which may be shared (`Slot: Sync`).
-unsafe impl<T: Slot> Send for View<'_, T> {}
+unsafe impl<T: Slot> Send for SlotView<'_, T> {}
 // SAFETY: as above.
-unsafe impl<T: Slot> Sync for View<'_, T> {}
+unsafe impl<T: Slot> Sync for SlotView<'_, T> {}
 
 #[cfg(all(test, not(loom)))]
 mod tests {

@@ -21,13 +21,6 @@ fn key(word: &AtomicU64) -> usize {
     std::ptr::from_ref(word) as usize
 }
 
-/// Take the lock bit if it is free.
-#[inline]
-pub fn try_lock(word: &AtomicU64) -> bool {
-    let old = word.load(Ordering::Relaxed);
-    old & LOCK == 0 && word.compare_exchange(old, old | LOCK, Ordering::Acquire, Ordering::Relaxed).is_ok()
-}
-
 /// Take the lock bit, sleeping if necessary. The caller guarantees that the word stays a lock word
 /// (type-stable memory), and that it may wait for the holder (lock order).
 #[inline]
@@ -39,7 +32,7 @@ pub fn lock(word: &AtomicU64) {
 /// refuse the word, under the lock, knows that nobody holds the lock and nobody will take it. The reason is
 /// that the locking exchange expects a word that `may` has accepted.
 #[inline]
-pub fn lock_if(word: &AtomicU64, may: impl Fn(u64) -> bool) -> bool {
+pub(crate) fn lock_if(word: &AtomicU64, may: impl Fn(u64) -> bool) -> bool {
     let old = word.load(Ordering::Relaxed);
     let free = old & LOCK == 0 && may(old);
     if free && word.compare_exchange(old, old | LOCK, Ordering::Acquire, Ordering::Relaxed).is_ok() {
@@ -82,7 +75,7 @@ fn lock_slow(word: &AtomicU64, may: &dyn Fn(u64) -> bool) -> bool {
 
 /// Release the lock bit, and change the rest of the word by `change` in the same step.
 #[inline]
-pub fn unlock_with(word: &AtomicU64, change: impl Fn(u64) -> u64) {
+pub(crate) fn unlock_with(word: &AtomicU64, change: impl Fn(u64) -> u64) {
     let mut old = word.load(Ordering::Relaxed);
     loop {
         debug_assert_ne!(old & LOCK, 0, "unlock of a lock that is not held");

@@ -153,11 +153,11 @@ impl Hint {
 pub struct Mutex<T>(#[cfg(not(loom))] parking_lot::Mutex<T>, #[cfg(loom)] loom::sync::Mutex<T>);
 
 /// Guard of a [`Mutex`].
-#[cfg(not(loom))]
-pub type MutexGuard<'a, T> = parking_lot::MutexGuard<'a, T>;
-/// Guard of a [`Mutex`].
 #[cfg(loom)]
-pub type MutexGuard<'a, T> = loom::sync::MutexGuard<'a, T>;
+pub use loom::sync::MutexGuard;
+/// Guard of a [`Mutex`].
+#[cfg(not(loom))]
+pub use parking_lot::MutexGuard;
 
 impl<T> Mutex<T> {
     /// A mutex around a value.
@@ -194,7 +194,7 @@ impl<T> Mutex<T> {
 
 /// Release a mutex to the thread that has waited longest, not to one that comes by.
 #[inline]
-pub fn unlock_fair<T>(guard: MutexGuard<'_, T>) {
+pub(crate) fn unlock_fair<T>(guard: MutexGuard<'_, T>) {
     #[cfg(not(loom))]
     parking_lot::MutexGuard::unlock_fair(guard);
     #[cfg(loom)]

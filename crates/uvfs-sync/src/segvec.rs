@@ -101,7 +101,7 @@ impl<T: Default> SegVec<T> {
     }
 
     /// The element at `index`; its segment is built if it has to be.
-    pub fn get_or_grow(&self, index: u32) -> Option<&T> {
+    pub(crate) fn get_or_grow(&self, index: u32) -> Option<&T> {
         let (segment, offset) = match place(index) {
             Place::Doubling { segment, offset } => (&self.doubling[segment], offset),
             Place::Later { group, segment, offset } => {

@@ -6,7 +6,7 @@
 use fastrand::Rng;
 use rustix::fs::{Access, OFlags, RenameFlags, XattrFlags};
 
-use crate::ops::{At, Base, Bits, Bytes, Falloc, Op, SLOTS, Step, Target, TimeArg, Whence, Who};
+use crate::ops::{At, Base, Bits, Bytes, Falloc, FileOp, SLOTS, TargetPath, TestStep, TimeArg, Whence, Who};
 
 /// The features that operations may use, so that targets with fewer features can be tested too.
 #[derive(Clone, Copy, Debug)]
@@ -71,28 +71,28 @@ const NAMES: [&[u8]; 14] = [
 ];
 
 /// `count` operations from `seed`.
-pub fn generate(seed: u64, count: usize, mix: Mix) -> Vec<Step> {
+pub fn generate(seed: u64, count: usize, mix: Mix) -> Vec<TestStep> {
     let mut gen_ = Generator { rng: Rng::with_seed(seed ^ 0x7576_6673), mix };
     let mut steps = Vec::with_capacity(count);
     for name in [&b"a"[..], b"b", b"a/c", b"b/a"] {
         let mode = gen_.pick(&[0o777, 0o755, 0o1777, 0o2775, 0o1775]);
-        steps.push(Step { who: Who::Root, op: Op::Mkdir { at: At::cwd(name), mode: Bits(mode) } });
-        let target = Target::Path { at: At::cwd(name), follow: true };
-        steps.push(Step { who: Who::Root, op: Op::Chmod { target, mode: Bits(mode) } });
+        steps.push(TestStep { who: Who::Root, op: FileOp::Mkdir { at: At::cwd(name), mode: Bits(mode) } });
+        let target = TargetPath::Path { at: At::cwd(name), follow: true };
+        steps.push(TestStep { who: Who::Root, op: FileOp::Chmod { target, mode: Bits(mode) } });
     }
-    let target = Target::Path { at: At::cwd(b"."), follow: true };
-    steps.push(Step { who: Who::Root, op: Op::Chmod { target, mode: Bits(0o777) } });
+    let target = TargetPath::Path { at: At::cwd(b"."), follow: true };
+    steps.push(TestStep { who: Who::Root, op: FileOp::Chmod { target, mode: Bits(0o777) } });
     while steps.len() < count {
         let step = gen_.step();
         // POSIX leaves open whether a truncation to the same size moves the times, so they are set anew.
         let settle = match &step.op {
-            Op::Truncate { path, .. } => Some(Target::Path { at: At::cwd(path), follow: true }),
+            FileOp::Truncate { path, .. } => Some(TargetPath::Path { at: At::cwd(path), follow: true }),
             _ => None,
         };
         steps.push(step);
         if let Some(target) = settle {
             let (atime, mtime) = (TimeArg::Now, TimeArg::Now);
-            steps.push(Step { who: Who::Root, op: Op::Utimens { target, atime, mtime } });
+            steps.push(TestStep { who: Who::Root, op: FileOp::Utimens { target, atime, mtime } });
         }
     }
     steps.truncate(count);
@@ -179,20 +179,20 @@ impl Generator {
         self.rng.usize(..SLOTS)
     }
 
-    fn target(&mut self) -> Target {
+    fn target(&mut self) -> TargetPath {
         if self.one_in(3) {
-            Target::Slot(self.slot())
+            TargetPath::Slot(self.slot())
         } else {
-            Target::Path { at: self.at(), follow: !self.one_in(3) }
+            TargetPath::Path { at: self.at(), follow: !self.one_in(3) }
         }
     }
 
     /// Extended attributes have no calls relative to a directory.
-    fn xattr_target(&mut self) -> Target {
+    fn xattr_target(&mut self) -> TargetPath {
         match self.target() {
-            Target::Path { mut at, follow } => {
+            TargetPath::Path { mut at, follow } => {
                 at.base = Base::Cwd;
-                Target::Path { at, follow: follow || !self.mix.links }
+                TargetPath::Path { at, follow: follow || !self.mix.links }
             }
             slot => slot,
         }
@@ -248,22 +248,22 @@ impl Generator {
         }
     }
 
-    fn step(&mut self) -> Step {
+    fn step(&mut self) -> TestStep {
         let who = self.who();
         if self.one_in(50) {
             // Users lock themselves out of directories, so now and then one is opened up again.
-            let target = Target::Path {
+            let target = TargetPath::Path {
                 at: At::cwd(self.pick(&[&b"."[..], b"a", b"b", b"c", b"a/a", b"a/c"])),
                 follow: true,
             };
-            return Step {
+            return TestStep {
                 who: Who::Root,
-                op: Op::Chmod { target, mode: Bits(self.pick(&[0o777, 0o777, 0o2777, 0o1777])) },
+                op: FileOp::Chmod { target, mode: Bits(self.pick(&[0o777, 0o777, 0o2777, 0o1777])) },
             };
         }
         if self.one_in(60) {
             let at = At::cwd(self.pick(&[&b"a"[..], b"b", b"c", b"a/a", b"a/b", b"c/a"]));
-            return Step { who: Who::Root, op: Op::Mkdir { at, mode: Bits(0o777) } };
+            return TestStep { who: Who::Root, op: FileOp::Mkdir { at, mode: Bits(0o777) } };
         }
         let op = match self.rng.u32(..100) {
             0..=44 => self.namespace(),
@@ -273,24 +273,26 @@ impl Generator {
             _ => self.question(),
         };
         // Only root changes the working directory and umask: a user could lock everyone out of a directory.
-        let who = if matches!(op, Op::Chdir { .. } | Op::Umask { .. }) { Who::Root } else { who };
-        Step { who, op }
+        let who = if matches!(op, FileOp::Chdir { .. } | FileOp::Umask { .. }) { Who::Root } else { who };
+        TestStep { who, op }
     }
 
-    fn namespace(&mut self) -> Op {
+    fn namespace(&mut self) -> FileOp {
         match self.rng.u32(..24) {
             0..=4 => self.open(),
-            5..=7 => Op::Mkdir { at: self.dir_at(), mode: Bits(self.mode().0 | 0o775) },
+            5..=7 => FileOp::Mkdir { at: self.dir_at(), mode: Bits(self.mode().0 | 0o775) },
             8 => self.mknod(),
             9..=11 => {
                 let target = if self.one_in(30) { vec![b'x'; 4095] } else { self.path() };
                 // Half of them stand where directories do, so that paths lead through them.
                 let at = if self.one_in(2) { self.dir_at() } else { self.at() };
-                Op::Symlink { target: Bytes(target), at }
+                FileOp::Symlink { target: Bytes(target), at }
             }
-            12..=13 => Op::Link { old: self.at(), new: self.at(), follow: self.mix.links && self.one_in(3) },
-            14..=15 => Op::Unlink { at: self.at() },
-            16..=17 => Op::Rmdir { at: self.at() },
+            12..=13 => {
+                FileOp::Link { old: self.at(), new: self.at(), follow: self.mix.links && self.one_in(3) }
+            }
+            14..=15 => FileOp::Unlink { at: self.at() },
+            16..=17 => FileOp::Rmdir { at: self.at() },
             _ => {
                 let flags = match self.rng.u32(..10) {
                     0..=1 => RenameFlags::NOREPLACE,
@@ -298,12 +300,12 @@ impl Generator {
                     4 if self.one_in(10) => RenameFlags::EXCHANGE | RenameFlags::NOREPLACE,
                     _ => RenameFlags::empty(),
                 };
-                Op::Rename { old: self.at(), new: self.at(), flags }
+                FileOp::Rename { old: self.at(), new: self.at(), flags }
             }
         }
     }
 
-    fn open(&mut self) -> Op {
+    fn open(&mut self) -> FileOp {
         let mut flags =
             self.pick(&[OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR, OFlags::RDWR]) | OFlags::NONBLOCK;
         for (flag, odds) in [
@@ -325,10 +327,10 @@ impl Generator {
             flags |= OFlags::CREATE;
             at = At::cwd(&self.name());
         }
-        Op::Open { slot: self.slot(), at, flags, mode: self.mode() }
+        FileOp::Open { slot: self.slot(), at, flags, mode: self.mode() }
     }
 
-    fn mknod(&mut self) -> Op {
+    fn mknod(&mut self) -> FileOp {
         let (fmt, rdev) = self.pick(&[
             (0o010000, 0),
             (0o010000, 0),
@@ -339,18 +341,18 @@ impl Generator {
             (0o020000, 0x0123_f345),
             (0o040000, 0),
         ]);
-        Op::Mknod { at: self.at(), mode: Bits(fmt | self.mode().0), rdev }
+        FileOp::Mknod { at: self.at(), mode: Bits(fmt | self.mode().0), rdev }
     }
 
-    fn file(&mut self) -> Op {
+    fn file(&mut self) -> FileOp {
         let slot = self.slot();
         let fill = self.rng.u8(..);
         match self.rng.u32(..20) {
-            0 => Op::Close { slot },
-            1..=4 => Op::Write { slot, len: self.len(), fill },
-            5..=7 => Op::Pwrite { slot, off: self.near(), len: self.len(), fill },
-            8..=9 => Op::Read { slot, len: self.len() },
-            10..=12 => Op::Pread { slot, off: self.offset(), len: self.len() },
+            0 => FileOp::Close { slot },
+            1..=4 => FileOp::Write { slot, len: self.len(), fill },
+            5..=7 => FileOp::Pwrite { slot, off: self.near(), len: self.len(), fill },
+            8..=9 => FileOp::Read { slot, len: self.len() },
+            10..=12 => FileOp::Pread { slot, off: self.offset(), len: self.len() },
             13..=14 => {
                 let data = if self.mix.holes { &[Whence::Data, Whence::Hole][..] } else { &[Whence::Set] };
                 let whence = if self.one_in(2) {
@@ -364,30 +366,30 @@ impl Generator {
                     _ if self.one_in(5) => -(off % 9000),
                     _ => off,
                 };
-                Op::Seek { slot, whence, off }
+                FileOp::Seek { slot, whence, off }
             }
-            15 => Op::Truncate { path: Bytes(self.path()), len: self.near() },
-            16..=17 => Op::Ftruncate { slot, len: self.near() },
-            18 => Op::Fsync { slot },
+            15 => FileOp::Truncate { path: Bytes(self.path()), len: self.near() },
+            16..=17 => FileOp::Ftruncate { slot, len: self.near() },
+            18 => FileOp::Fsync { slot },
             _ => {
                 // File systems may differ in whether space allocated but never written counts as data.
                 let some = [Falloc::Punch, Falloc::Allocate, Falloc::KeepSize];
                 let how = self.pick(if self.mix.holes { &some[..1] } else { &some[..] });
-                Op::Fallocate { slot, how, off: self.near(), len: self.near() }
+                FileOp::Fallocate { slot, how, off: self.near(), len: self.near() }
             }
         }
     }
 
-    fn attributes(&mut self) -> Op {
+    fn attributes(&mut self) -> FileOp {
         let target = self.target();
         match self.rng.u32(..10) {
             0..=3 => {
                 // chmod has no variant that leaves symbolic links alone in all kernels.
                 let target = match target {
-                    Target::Path { at, .. } => Target::Path { at, follow: true },
+                    TargetPath::Path { at, .. } => TargetPath::Path { at, follow: true },
                     slot => slot,
                 };
-                Op::Chmod { target, mode: self.mode() }
+                FileOp::Chmod { target, mode: self.mode() }
             }
             4..=6 => {
                 let (uid, gid) = self.pick(&[
@@ -401,15 +403,15 @@ impl Generator {
                     (Some(1000), Some(2000)),
                 ]);
                 let nothing = uid.is_none() && gid.is_none();
-                let open = matches!(target, Target::Slot(_));
+                let open = matches!(target, TargetPath::Slot(_));
                 let uid = if nothing && (open || !self.mix.idle_chown) { Some(0) } else { uid };
-                Op::Chown { target, uid, gid }
+                FileOp::Chown { target, uid, gid }
             }
-            _ => Op::Utimens { target, atime: self.time(), mtime: self.time() },
+            _ => FileOp::Utimens { target, atime: self.time(), mtime: self.time() },
         }
     }
 
-    fn xattr(&mut self) -> Op {
+    fn xattr(&mut self) -> FileOp {
         let target = self.xattr_target();
         let name = if self.one_in(40) {
             [b"user.".to_vec(), vec![b'n'; self.pick(&[0, 250, 251])]].concat()
@@ -426,18 +428,18 @@ impl Generator {
                     XattrFlags::REPLACE,
                 ]);
                 let len = self.pick(&[0, 1, 10, 300]);
-                Op::SetXattr { target, name, len, fill: self.rng.u8(..), flags }
+                FileOp::SetXattr { target, name, len, fill: self.rng.u8(..), flags }
             }
-            4..=5 => Op::GetXattr { target, name },
-            6 => Op::ListXattr { target },
-            _ => Op::RemoveXattr { target, name },
+            4..=5 => FileOp::GetXattr { target, name },
+            6 => FileOp::ListXattr { target },
+            _ => FileOp::RemoveXattr { target, name },
         }
     }
 
-    fn question(&mut self) -> Op {
+    fn question(&mut self) -> FileOp {
         match self.rng.u32(..16) {
-            0..=5 => Op::Stat { target: self.target() },
-            6..=7 => Op::Readlink { at: self.at() },
+            0..=5 => FileOp::Stat { target: self.target() },
+            6..=7 => FileOp::Readlink { at: self.at() },
             8..=10 => {
                 let access = self.pick(&[
                     Access::EXISTS,
@@ -446,15 +448,15 @@ impl Generator {
                     Access::EXEC_OK,
                     Access::READ_OK | Access::WRITE_OK,
                 ]);
-                Op::Access { at: self.at(), access }
+                FileOp::Access { at: self.at(), access }
             }
-            11..=13 => Op::Readdir { at: self.at() },
+            11..=13 => FileOp::Readdir { at: self.at() },
             14 => {
                 // Mostly back to the top; otherwise the rest of the run stays in a corner of the tree.
                 let path = if self.one_in(2) { b"/".to_vec() } else { self.path() };
-                Op::Chdir { path: Bytes(path) }
+                FileOp::Chdir { path: Bytes(path) }
             }
-            _ => Op::Umask { mask: Bits(self.pick(&[0, 0o022, 0o077, 0o002])) },
+            _ => FileOp::Umask { mask: Bits(self.pick(&[0, 0o022, 0o077, 0o002])) },
         }
     }
 }

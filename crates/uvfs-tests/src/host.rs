@@ -16,10 +16,13 @@ use rustix::fs::{
 use rustix::io::{self, Errno};
 use rustix::thread as ids;
 
-use crate::ops::{At, Base, Bits, Falloc, Op, SLOTS, Step, Target, TimeArg, Whence, Who, pattern};
+use crate::ops::{
+    At, Base, Bits, Falloc, FileOp, SLOTS, TargetPath, TestStep, TimeArg, Whence, Who, pattern,
+};
 use crate::sys;
 use crate::view::{
-    CONTENT_LIMIT, Entry, Outcome, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Side, Tree, View, content_digest,
+    CONTENT_LIMIT, Outcome, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Side, TreeView, UserView, ViewEntry,
+    content_digest,
 };
 
 type Job = Box<dyn FnOnce(&mut Host) + Send>;
@@ -78,23 +81,23 @@ impl Drop for HostSide {
 }
 
 impl Side for HostSide {
-    fn apply(&mut self, step: &Step) -> Outcome {
+    fn apply(&mut self, step: &TestStep) -> Outcome {
         let step = step.clone();
         self.call(move |host| host.as_user(&step))
     }
 
-    fn look(&mut self, target: &Target) -> Option<View> {
+    fn look(&mut self, target: &TargetPath) -> Option<UserView> {
         let target = target.clone();
         self.call(move |host| host.stat(&target).ok())
     }
 
-    fn tree(&mut self) -> Result<Tree, Errno> {
+    fn tree(&mut self) -> Result<TreeView, Errno> {
         self.call(|_| {
-            let mut tree = Tree::new();
+            let mut tree = TreeView::new();
             let root = fs::open("/", OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty())?;
             let view = view(&fs::fstat(&root)?);
             let xattrs = all_xattrs(&root)?;
-            tree.insert(Vec::new(), Entry { view, alias: Vec::new(), content: Vec::new(), xattrs });
+            tree.insert(Vec::new(), ViewEntry { view, alias: Vec::new(), content: Vec::new(), xattrs });
             walk(root.as_fd(), &mut Vec::new(), &mut tree, &mut BTreeMap::new())?;
             Ok(tree)
         })
@@ -123,7 +126,7 @@ impl From<Errno> for Fail {
 }
 
 impl Host {
-    fn as_user(&mut self, step: &Step) -> Outcome {
+    fn as_user(&mut self, step: &TestStep) -> Outcome {
         if step.who == Who::Root {
             return self.run(&step.op);
         }
@@ -138,25 +141,25 @@ impl Host {
         outcome
     }
 
-    fn run(&mut self, op: &Op) -> Outcome {
+    fn run(&mut self, op: &FileOp) -> Outcome {
         let r = match op {
-            Op::Read { .. }
-            | Op::Pread { .. }
-            | Op::Write { .. }
-            | Op::Pwrite { .. }
-            | Op::Seek { .. }
-            | Op::Ftruncate { .. }
-            | Op::Fallocate { .. }
-            | Op::Fsync { .. }
-            | Op::Close { .. } => self.file(op),
-            Op::Chmod { .. }
-            | Op::Chown { .. }
-            | Op::Utimens { .. }
-            | Op::SetXattr { .. }
-            | Op::GetXattr { .. }
-            | Op::ListXattr { .. }
-            | Op::RemoveXattr { .. }
-            | Op::Stat { .. } => self.attribute(op),
+            FileOp::Read { .. }
+            | FileOp::Pread { .. }
+            | FileOp::Write { .. }
+            | FileOp::Pwrite { .. }
+            | FileOp::Seek { .. }
+            | FileOp::Ftruncate { .. }
+            | FileOp::Fallocate { .. }
+            | FileOp::Fsync { .. }
+            | FileOp::Close { .. } => self.file(op),
+            FileOp::Chmod { .. }
+            | FileOp::Chown { .. }
+            | FileOp::Utimens { .. }
+            | FileOp::SetXattr { .. }
+            | FileOp::GetXattr { .. }
+            | FileOp::ListXattr { .. }
+            | FileOp::RemoveXattr { .. }
+            | FileOp::Stat { .. } => self.attribute(op),
             _ => self.namespace(op),
         };
         match r {
@@ -177,50 +180,52 @@ impl Host {
         }
     }
 
-    fn stat(&self, target: &Target) -> Result<View, Fail> {
+    fn stat(&self, target: &TargetPath) -> Result<UserView, Fail> {
         let stat = match target {
-            Target::Path { at, follow } => fs::statat(self.base(at)?, &at.path[..], follow_flag(*follow))?,
-            Target::Slot(s) => fs::fstat(self.fd(*s)?)?,
+            TargetPath::Path { at, follow } => {
+                fs::statat(self.base(at)?, &at.path[..], follow_flag(*follow))?
+            }
+            TargetPath::Slot(s) => fs::fstat(self.fd(*s)?)?,
         };
         Ok(view(&stat))
     }
 
-    fn namespace(&mut self, op: &Op) -> Result<Outcome, Fail> {
+    fn namespace(&mut self, op: &FileOp) -> Result<Outcome, Fail> {
         match op {
-            Op::Open { slot, at, flags, mode } => {
+            FileOp::Open { slot, at, flags, mode } => {
                 let fd = fs::openat(self.base(at)?, &at.path[..], *flags | OFlags::CLOEXEC, mode.mode())?;
                 self.slots[*slot] = Some(fd);
             }
-            Op::Mkdir { at, mode } => fs::mkdirat(self.base(at)?, &at.path[..], mode.mode())?,
-            Op::Mknod { at, mode, rdev } => {
+            FileOp::Mkdir { at, mode } => fs::mkdirat(self.base(at)?, &at.path[..], mode.mode())?,
+            FileOp::Mknod { at, mode, rdev } => {
                 let kind = FileType::from_raw_mode(mode.0);
                 fs::mknodat(self.base(at)?, &at.path[..], kind, Bits(mode.0 & 0o7777).mode(), *rdev)?;
             }
-            Op::Symlink { target, at } => fs::symlinkat(&target[..], self.base(at)?, &at.path[..])?,
-            Op::Link { old, new, follow } => {
+            FileOp::Symlink { target, at } => fs::symlinkat(&target[..], self.base(at)?, &at.path[..])?,
+            FileOp::Link { old, new, follow } => {
                 let flags = if *follow { AtFlags::SYMLINK_FOLLOW } else { AtFlags::empty() };
                 fs::linkat(self.base(old)?, &old.path[..], self.base(new)?, &new.path[..], flags)?;
             }
-            Op::Unlink { at } => fs::unlinkat(self.base(at)?, &at.path[..], AtFlags::empty())?,
-            Op::Rmdir { at } => fs::unlinkat(self.base(at)?, &at.path[..], AtFlags::REMOVEDIR)?,
-            Op::Rename { old, new, flags } => {
+            FileOp::Unlink { at } => fs::unlinkat(self.base(at)?, &at.path[..], AtFlags::empty())?,
+            FileOp::Rmdir { at } => fs::unlinkat(self.base(at)?, &at.path[..], AtFlags::REMOVEDIR)?,
+            FileOp::Rename { old, new, flags } => {
                 fs::renameat_with(self.base(old)?, &old.path[..], self.base(new)?, &new.path[..], *flags)?;
             }
-            Op::Truncate { path, len } => sys::truncate(path, *len)?,
-            Op::Readlink { at } => {
+            FileOp::Truncate { path, len } => sys::truncate(path, *len)?,
+            FileOp::Readlink { at } => {
                 let target = fs::readlinkat(self.base(at)?, &at.path[..], Vec::new())?;
                 return Ok(Outcome::Data(target.into_bytes()));
             }
-            Op::Access { at, access } => {
+            FileOp::Access { at, access } => {
                 fs::accessat(self.base(at)?, &at.path[..], *access, AtFlags::EACCESS)?;
             }
-            Op::Readdir { at } => {
+            FileOp::Readdir { at } => {
                 let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
                 let fd = fs::openat(self.base(at)?, &at.path[..], flags, Mode::empty())?;
                 return Ok(Outcome::Names(names(fd.as_fd())?));
             }
-            Op::Chdir { path } => rustix::process::chdir(&path[..])?,
-            Op::Umask { mask } => {
+            FileOp::Chdir { path } => rustix::process::chdir(&path[..])?,
+            FileOp::Umask { mask } => {
                 rustix::process::umask(mask.mode());
             }
             _ => return Ok(Outcome::Unspecified),
@@ -228,11 +233,11 @@ impl Host {
         Ok(Outcome::Done)
     }
 
-    fn file(&mut self, op: &Op) -> Result<Outcome, Fail> {
-        if let Op::Read { slot, .. }
-        | Op::Pread { slot, .. }
-        | Op::Write { slot, .. }
-        | Op::Pwrite { slot, .. } = op
+    fn file(&mut self, op: &FileOp) -> Result<Outcome, Fail> {
+        if let FileOp::Read { slot, .. }
+        | FileOp::Pread { slot, .. }
+        | FileOp::Write { slot, .. }
+        | FileOp::Pwrite { slot, .. } = op
         {
             // Data in a FIFO belongs to the kernel; a file system never sees it.
             if !matches!(view(&fs::fstat(self.fd(*slot)?)?).mode & S_IFMT, S_IFREG | S_IFDIR) {
@@ -240,29 +245,29 @@ impl Host {
             }
         }
         match op {
-            Op::Close { slot } => {
+            FileOp::Close { slot } => {
                 self.fd(*slot)?;
                 self.slots[*slot] = None;
             }
-            Op::Read { slot, len } => {
+            FileOp::Read { slot, len } => {
                 let mut buf = vec![0; *len];
                 let n = io::read(self.fd(*slot)?, &mut buf)?;
                 buf.truncate(n);
                 return Ok(Outcome::Data(buf));
             }
-            Op::Pread { slot, off, len } => {
+            FileOp::Pread { slot, off, len } => {
                 let mut buf = vec![0; *len];
                 let n = io::pread(self.fd(*slot)?, &mut buf, *off)?;
                 buf.truncate(n);
                 return Ok(Outcome::Data(buf));
             }
-            Op::Write { slot, len, fill } => {
+            FileOp::Write { slot, len, fill } => {
                 return Ok(Outcome::Number(io::write(self.fd(*slot)?, &pattern(*fill, *len))? as u64));
             }
-            Op::Pwrite { slot, off, len, fill } => {
+            FileOp::Pwrite { slot, off, len, fill } => {
                 return Ok(Outcome::Number(io::pwrite(self.fd(*slot)?, &pattern(*fill, *len), *off)? as u64));
             }
-            Op::Seek { slot, whence, off } => {
+            FileOp::Seek { slot, whence, off } => {
                 // Positions in directories are cookies, which only the same target understands.
                 if view(&fs::fstat(self.fd(*slot)?)?).is_dir() {
                     return Ok(Outcome::Unspecified);
@@ -277,8 +282,8 @@ impl Host {
                 };
                 return Ok(Outcome::Number(fs::seek(self.fd(*slot)?, to)?));
             }
-            Op::Ftruncate { slot, len } => fs::ftruncate(self.fd(*slot)?, *len)?,
-            Op::Fallocate { slot, how, off, len } => {
+            FileOp::Ftruncate { slot, len } => fs::ftruncate(self.fd(*slot)?, *len)?,
+            FileOp::Fallocate { slot, how, off, len } => {
                 let flags = match how {
                     Falloc::Allocate => FallocateFlags::empty(),
                     Falloc::KeepSize => FallocateFlags::KEEP_SIZE,
@@ -286,37 +291,37 @@ impl Host {
                 };
                 fs::fallocate(self.fd(*slot)?, flags, *off, *len)?;
             }
-            Op::Fsync { slot } => fs::fsync(self.fd(*slot)?)?,
+            FileOp::Fsync { slot } => fs::fsync(self.fd(*slot)?)?,
             _ => return Ok(Outcome::Unspecified),
         }
         Ok(Outcome::Done)
     }
 
-    fn attribute(&mut self, op: &Op) -> Result<Outcome, Fail> {
+    fn attribute(&mut self, op: &FileOp) -> Result<Outcome, Fail> {
         match op {
-            Op::Stat { target } => return Ok(Outcome::Node(self.stat(target)?)),
-            Op::Chmod { target, mode } => match target {
-                Target::Path { at, .. } => {
+            FileOp::Stat { target } => return Ok(Outcome::Node(self.stat(target)?)),
+            FileOp::Chmod { target, mode } => match target {
+                TargetPath::Path { at, .. } => {
                     fs::chmodat(self.base(at)?, &at.path[..], mode.mode(), AtFlags::empty())?;
                 }
-                Target::Slot(s) => fs::fchmod(self.fd(*s)?, mode.mode())?,
+                TargetPath::Slot(s) => fs::fchmod(self.fd(*s)?, mode.mode())?,
             },
-            Op::Chown { target, uid, gid } => {
+            FileOp::Chown { target, uid, gid } => {
                 let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
                 match target {
-                    Target::Path { at, follow } => {
+                    TargetPath::Path { at, follow } => {
                         fs::chownat(self.base(at)?, &at.path[..], uid, gid, follow_flag(*follow))?;
                     }
-                    Target::Slot(s) => fs::fchown(self.fd(*s)?, uid, gid)?,
+                    TargetPath::Slot(s) => fs::fchown(self.fd(*s)?, uid, gid)?,
                 }
             }
-            Op::Utimens { target, atime, mtime } => {
+            FileOp::Utimens { target, atime, mtime } => {
                 let times = Timestamps { last_access: timespec(*atime), last_modification: timespec(*mtime) };
                 match target {
-                    Target::Path { at, follow } => {
+                    TargetPath::Path { at, follow } => {
                         fs::utimensat(self.base(at)?, &at.path[..], &times, follow_flag(*follow))?;
                     }
-                    Target::Slot(s) => fs::futimens(self.fd(*s)?, &times)?,
+                    TargetPath::Slot(s) => fs::futimens(self.fd(*s)?, &times)?,
                 }
             }
             _ => return self.xattr(op),
@@ -324,40 +329,42 @@ impl Host {
         Ok(Outcome::Done)
     }
 
-    fn xattr(&mut self, op: &Op) -> Result<Outcome, Fail> {
+    fn xattr(&mut self, op: &FileOp) -> Result<Outcome, Fail> {
         let mut buf = vec![0u8; 8192];
         match op {
-            Op::SetXattr { target, name, len, fill, flags } => {
+            FileOp::SetXattr { target, name, len, fill, flags } => {
                 let value = pattern(*fill, *len);
                 match target {
-                    Target::Path { at, follow: true } => {
+                    TargetPath::Path { at, follow: true } => {
                         fs::setxattr(&at.path[..], &name[..], &value, *flags)?
                     }
-                    Target::Path { at, .. } => fs::lsetxattr(&at.path[..], &name[..], &value, *flags)?,
-                    Target::Slot(s) => fs::fsetxattr(self.fd(*s)?, &name[..], &value, *flags)?,
+                    TargetPath::Path { at, .. } => fs::lsetxattr(&at.path[..], &name[..], &value, *flags)?,
+                    TargetPath::Slot(s) => fs::fsetxattr(self.fd(*s)?, &name[..], &value, *flags)?,
                 }
             }
-            Op::GetXattr { target, name } => {
+            FileOp::GetXattr { target, name } => {
                 let n = match target {
-                    Target::Path { at, follow: true } => fs::getxattr(&at.path[..], &name[..], &mut buf[..])?,
-                    Target::Path { at, .. } => fs::lgetxattr(&at.path[..], &name[..], &mut buf[..])?,
-                    Target::Slot(s) => fs::fgetxattr(self.fd(*s)?, &name[..], &mut buf[..])?,
+                    TargetPath::Path { at, follow: true } => {
+                        fs::getxattr(&at.path[..], &name[..], &mut buf[..])?
+                    }
+                    TargetPath::Path { at, .. } => fs::lgetxattr(&at.path[..], &name[..], &mut buf[..])?,
+                    TargetPath::Slot(s) => fs::fgetxattr(self.fd(*s)?, &name[..], &mut buf[..])?,
                 };
                 buf.truncate(n);
                 return Ok(Outcome::Data(buf));
             }
-            Op::ListXattr { target } => {
+            FileOp::ListXattr { target } => {
                 let n = match target {
-                    Target::Path { at, follow: true } => fs::listxattr(&at.path[..], &mut buf[..])?,
-                    Target::Path { at, .. } => fs::llistxattr(&at.path[..], &mut buf[..])?,
-                    Target::Slot(s) => fs::flistxattr(self.fd(*s)?, &mut buf[..])?,
+                    TargetPath::Path { at, follow: true } => fs::listxattr(&at.path[..], &mut buf[..])?,
+                    TargetPath::Path { at, .. } => fs::llistxattr(&at.path[..], &mut buf[..])?,
+                    TargetPath::Slot(s) => fs::flistxattr(self.fd(*s)?, &mut buf[..])?,
                 };
                 return Ok(Outcome::Names(split_names(&buf[..n])));
             }
-            Op::RemoveXattr { target, name } => match target {
-                Target::Path { at, follow: true } => fs::removexattr(&at.path[..], &name[..])?,
-                Target::Path { at, .. } => fs::lremovexattr(&at.path[..], &name[..])?,
-                Target::Slot(s) => fs::fremovexattr(self.fd(*s)?, &name[..])?,
+            FileOp::RemoveXattr { target, name } => match target {
+                TargetPath::Path { at, follow: true } => fs::removexattr(&at.path[..], &name[..])?,
+                TargetPath::Path { at, .. } => fs::lremovexattr(&at.path[..], &name[..])?,
+                TargetPath::Slot(s) => fs::fremovexattr(self.fd(*s)?, &name[..])?,
             },
             _ => return Ok(Outcome::Unspecified),
         }
@@ -385,8 +392,8 @@ fn timespec(t: TimeArg) -> Timespec {
     }
 }
 
-fn view(s: &fs::Stat) -> View {
-    View {
+fn view(s: &fs::Stat) -> UserView {
+    UserView {
         ino: s.st_ino,
         mode: s.st_mode,
         nlink: s.st_nlink,
@@ -422,7 +429,7 @@ fn names(dir: BorrowedFd<'_>) -> Result<BTreeSet<(Vec<u8>, u32)>, Errno> {
 fn walk(
     dir: BorrowedFd<'_>,
     path: &mut Vec<u8>,
-    tree: &mut Tree,
+    tree: &mut TreeView,
     seen: &mut BTreeMap<u64, Vec<u8>>,
 ) -> Result<(), Errno> {
     for (name, _) in names(dir)? {
@@ -436,7 +443,7 @@ fn walk(
         path.extend_from_slice(&name);
         let view = view(&fs::statat(dir, &name[..], AtFlags::SYMLINK_NOFOLLOW)?);
         let alias = seen.entry(view.ino).or_insert_with(|| path.clone()).clone();
-        let mut entry = Entry { view, alias, content: Vec::new(), xattrs: BTreeMap::new() };
+        let mut entry = ViewEntry { view, alias, content: Vec::new(), xattrs: BTreeMap::new() };
         let fmt = entry.view.mode & S_IFMT;
         if fmt == S_IFLNK {
             entry.content = fs::readlinkat(dir, &name[..], Vec::new())?.into_bytes();

@@ -16,9 +16,10 @@ use uvfs_drivers::tmpfs::{Tmpfs, TmpfsOptions};
 
 use crate::host::split_names;
 use crate::model::Habits;
-use crate::ops::{At, Base, Falloc, Op, SLOTS, Step, Target, TimeArg, Whence, Who, pattern};
+use crate::ops::{At, Base, Falloc, FileOp, SLOTS, TargetPath, TestStep, TimeArg, Whence, Who, pattern};
 use crate::view::{
-    CONTENT_LIMIT, Entry, Outcome, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Side, Tree, View, content_digest,
+    CONTENT_LIMIT, Outcome, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Side, TreeView, UserView, ViewEntry,
+    content_digest,
 };
 
 /// The model's settings for a comparison with this target.
@@ -84,34 +85,35 @@ impl<'v> InProcess<'v> {
         }
     }
 
-    fn attr(&self, target: &Target) -> Result<Attr, Fail> {
+    fn attr(&self, target: &TargetPath) -> Result<Attr, Fail> {
         match target {
-            Target::Path { at, follow: true } => Ok(self.context.stat(self.path(at)?)?),
-            Target::Path { at, .. } => Ok(self.context.lstat(self.path(at)?)?),
-            Target::Slot(s) => Ok(self.slots[*s].as_ref().ok_or(Fail::NoSlot)?.handle.attr()?),
+            TargetPath::Path { at, follow: true } => Ok(self.context.stat(self.path(at)?)?),
+            TargetPath::Path { at, .. } => Ok(self.context.lstat(self.path(at)?)?),
+            TargetPath::Slot(s) => Ok(self.slots[*s].as_ref().ok_or(Fail::NoSlot)?.handle.attr()?),
         }
     }
 
-    fn run(&mut self, op: &Op) -> Result<Outcome, Fail> {
+    fn run(&mut self, op: &FileOp) -> Result<Outcome, Fail> {
         match op {
-            Op::Read { .. }
-            | Op::Pread { .. }
-            | Op::Write { .. }
-            | Op::Pwrite { .. }
-            | Op::Seek { .. }
-            | Op::Ftruncate { .. }
-            | Op::Fallocate { .. }
-            | Op::Fsync { .. }
-            | Op::Close { .. } => self.file(op),
-            Op::Chmod { .. } | Op::Chown { .. } | Op::Utimens { .. } => {
+            FileOp::Read { .. }
+            | FileOp::Pread { .. }
+            | FileOp::Write { .. }
+            | FileOp::Pwrite { .. }
+            | FileOp::Seek { .. }
+            | FileOp::Ftruncate { .. }
+            | FileOp::Fallocate { .. }
+            | FileOp::Fsync { .. }
+            | FileOp::Close { .. } => self.file(op),
+            FileOp::Chmod { .. } | FileOp::Chown { .. } | FileOp::Utimens { .. } => {
                 self.change(op).map(|()| Outcome::Done)
             }
-            Op::SetXattr { .. } | Op::GetXattr { .. } | Op::ListXattr { .. } | Op::RemoveXattr { .. } => {
-                self.xattr(op)
-            }
-            Op::Stat { target } => Ok(Outcome::Node(view(&self.attr(target)?))),
-            Op::Readlink { at } => Ok(Outcome::Data(self.context.readlink(self.path(at)?)?)),
-            Op::Readdir { at } => {
+            FileOp::SetXattr { .. }
+            | FileOp::GetXattr { .. }
+            | FileOp::ListXattr { .. }
+            | FileOp::RemoveXattr { .. } => self.xattr(op),
+            FileOp::Stat { target } => Ok(Outcome::Node(view(&self.attr(target)?))),
+            FileOp::Readlink { at } => Ok(Outcome::Data(self.context.readlink(self.path(at)?)?)),
+            FileOp::Readdir { at } => {
                 let mut names = BTreeSet::from([(b".".to_vec(), S_IFDIR), (b"..".to_vec(), S_IFDIR)]);
                 for entry in self.context.readdir(self.path(at)?)? {
                     if !names.insert((entry.name.clone(), entry.fmt)) {
@@ -124,9 +126,9 @@ impl<'v> InProcess<'v> {
         }
     }
 
-    fn namespace(&mut self, op: &Op) -> Result<(), Fail> {
+    fn namespace(&mut self, op: &FileOp) -> Result<(), Fail> {
         match op {
-            Op::Open { slot, at, flags, mode } => {
+            FileOp::Open { slot, at, flags, mode } => {
                 let path = self.path(at)?;
                 // Only the kernel opens devices and FIFOs.
                 let special = |a: &Attr| !matches!(a.mode & S_IFMT, S_IFREG | S_IFDIR | S_IFLNK);
@@ -143,27 +145,27 @@ impl<'v> InProcess<'v> {
                 });
                 Ok(())
             }
-            Op::Mkdir { at, mode } => Ok(self.context.mkdir(self.path(at)?, mode.0)?),
-            Op::Mknod { at, mode, rdev } => {
+            FileOp::Mkdir { at, mode } => Ok(self.context.mkdir(self.path(at)?, mode.0)?),
+            FileOp::Mknod { at, mode, rdev } => {
                 let rdev =
                     (major(*rdev) & 0xfff) << 8 | (minor(*rdev) & 0xff) | (minor(*rdev) & 0xfff00) << 12;
                 Ok(self.context.mknod(self.path(at)?, mode.0, rdev)?)
             }
-            Op::Symlink { target, at } => Ok(self.context.symlink(target, self.path(at)?)?),
-            Op::Link { follow: true, .. } => Err(Fail::Unspecified),
-            Op::Link { old, new, .. } => Ok(self.context.link(self.path(old)?, self.path(new)?)?),
-            Op::Unlink { at } => Ok(self.context.unlink(self.path(at)?)?),
-            Op::Rmdir { at } => Ok(self.context.rmdir(self.path(at)?)?),
-            Op::Rename { old, new, flags } => {
+            FileOp::Symlink { target, at } => Ok(self.context.symlink(target, self.path(at)?)?),
+            FileOp::Link { follow: true, .. } => Err(Fail::Unspecified),
+            FileOp::Link { old, new, .. } => Ok(self.context.link(self.path(old)?, self.path(new)?)?),
+            FileOp::Unlink { at } => Ok(self.context.unlink(self.path(at)?)?),
+            FileOp::Rmdir { at } => Ok(self.context.rmdir(self.path(at)?)?),
+            FileOp::Rename { old, new, flags } => {
                 let flags = RenameFlags::from_bits_truncate(flags.bits());
                 Ok(self.context.rename(self.path(old)?, self.path(new)?, flags)?)
             }
-            Op::Truncate { path, len } => Ok(self.context.truncate(path, *len)?),
-            Op::Access { at, access } => {
+            FileOp::Truncate { path, len } => Ok(self.context.truncate(path, *len)?),
+            FileOp::Access { at, access } => {
                 Ok(self.context.access(self.path(at)?, Access::from_bits_truncate(access.bits()))?)
             }
-            Op::Chdir { path } => Ok(self.context.chdir(path)?),
-            Op::Umask { mask } => {
+            FileOp::Chdir { path } => Ok(self.context.chdir(path)?),
+            FileOp::Umask { mask } => {
                 self.context.umask(mask.0);
                 Ok(())
             }
@@ -171,20 +173,20 @@ impl<'v> InProcess<'v> {
         }
     }
 
-    fn file(&mut self, op: &Op) -> Result<Outcome, Fail> {
+    fn file(&mut self, op: &FileOp) -> Result<Outcome, Fail> {
         match op {
-            Op::Close { slot } => {
+            FileOp::Close { slot } => {
                 self.slot(*slot)?;
                 self.slots[*slot] = None;
                 Ok(Outcome::Done)
             }
-            Op::Read { slot, len } => {
+            FileOp::Read { slot, len } => {
                 let open = self.slot(*slot)?;
                 let data = read(&open.handle, open.pos, *len)?;
                 open.pos += data.len() as u64;
                 Ok(Outcome::Data(data))
             }
-            Op::Pread { slot, off, len } => {
+            FileOp::Pread { slot, off, len } => {
                 let open = self.slot(*slot)?;
                 // The kernel's offsets are signed.
                 if i64::try_from(*off).is_err() {
@@ -192,7 +194,7 @@ impl<'v> InProcess<'v> {
                 }
                 Ok(Outcome::Data(read(&open.handle, *off, *len)?))
             }
-            Op::Write { slot, len, fill } => {
+            FileOp::Write { slot, len, fill } => {
                 let open = self.slot(*slot)?;
                 // The kernel checks the range before it applies the append flag.
                 if open.write && *len > 0 && wraps(open.pos, *len) {
@@ -202,15 +204,15 @@ impl<'v> InProcess<'v> {
                 open.pos = if open.append && n > 0 { open.handle.attr()?.size } else { open.pos + n };
                 Ok(Outcome::Number(n))
             }
-            Op::Pwrite { slot, off, len, fill } => {
+            FileOp::Pwrite { slot, off, len, fill } => {
                 Ok(Outcome::Number(self.slot(*slot)?.handle.write_at(&pattern(*fill, *len), *off)? as u64))
             }
-            Op::Seek { slot, whence, off } => self.seek(*slot, *whence, *off),
-            Op::Ftruncate { slot, len } => {
+            FileOp::Seek { slot, whence, off } => self.seek(*slot, *whence, *off),
+            FileOp::Ftruncate { slot, len } => {
                 self.slot(*slot)?.handle.set_len(*len)?;
                 Ok(Outcome::Done)
             }
-            Op::Fallocate { slot, how, off, len } => {
+            FileOp::Fallocate { slot, how, off, len } => {
                 let how = match how {
                     Falloc::Allocate => Fallocate::Allocate { keep_size: false },
                     Falloc::KeepSize => Fallocate::Allocate { keep_size: true },
@@ -223,7 +225,7 @@ impl<'v> InProcess<'v> {
                 open.handle.fallocate(how, *off, *len)?;
                 Ok(Outcome::Done)
             }
-            Op::Fsync { slot } => {
+            FileOp::Fsync { slot } => {
                 self.slot(*slot)?.handle.sync(false)?;
                 Ok(Outcome::Done)
             }
@@ -248,12 +250,12 @@ impl<'v> InProcess<'v> {
         Ok(Outcome::Number(open.pos))
     }
 
-    fn change(&mut self, op: &Op) -> Result<(), Fail> {
+    fn change(&mut self, op: &FileOp) -> Result<(), Fail> {
         match op {
-            Op::Chmod { target: Target::Path { at, .. }, mode } => {
+            FileOp::Chmod { target: TargetPath::Path { at, .. }, mode } => {
                 self.context.chmod(self.path(at)?, mode.0)?;
             }
-            Op::Chown { target: Target::Path { at, follow }, uid, gid } => {
+            FileOp::Chown { target: TargetPath::Path { at, follow }, uid, gid } => {
                 let path = self.path(at)?;
                 if *follow {
                     self.context.chown(path, *uid, *gid)?;
@@ -262,8 +264,12 @@ impl<'v> InProcess<'v> {
                 }
             }
             // The kernel does not even look at the path here; a library call would.
-            Op::Utimens { target: Target::Path { .. }, atime: TimeArg::Omit, mtime: TimeArg::Omit } => {}
-            Op::Utimens { target: Target::Path { at, follow }, atime, mtime } => {
+            FileOp::Utimens {
+                target: TargetPath::Path { .. },
+                atime: TimeArg::Omit,
+                mtime: TimeArg::Omit,
+            } => {}
+            FileOp::Utimens { target: TargetPath::Path { at, follow }, atime, mtime } => {
                 let path = self.path(at)?;
                 if *follow {
                     self.context.utimens(path, set_time(*atime), set_time(*mtime))?;
@@ -271,13 +277,13 @@ impl<'v> InProcess<'v> {
                     self.context.lutimens(path, set_time(*atime), set_time(*mtime))?;
                 }
             }
-            Op::Chmod { target: Target::Slot(s), mode } => {
+            FileOp::Chmod { target: TargetPath::Slot(s), mode } => {
                 self.set_open(*s, &SetAttr { mode: Some(mode.0), ..Default::default() })?;
             }
-            Op::Chown { target: Target::Slot(s), uid, gid } => {
+            FileOp::Chown { target: TargetPath::Slot(s), uid, gid } => {
                 self.set_open(*s, &SetAttr { uid: *uid, gid: *gid, ..Default::default() })?;
             }
-            Op::Utimens { target: Target::Slot(s), atime, mtime } => {
+            FileOp::Utimens { target: TargetPath::Slot(s), atime, mtime } => {
                 self.slot(*s)?;
                 if *atime != TimeArg::Omit || *mtime != TimeArg::Omit {
                     let set =
@@ -296,33 +302,33 @@ impl<'v> InProcess<'v> {
         Ok(())
     }
 
-    fn xattr(&mut self, op: &Op) -> Result<Outcome, Fail> {
+    fn xattr(&mut self, op: &FileOp) -> Result<Outcome, Fail> {
         let (target, name) = match op {
-            Op::SetXattr { target, name, .. }
-            | Op::GetXattr { target, name }
-            | Op::RemoveXattr { target, name } => (target, &name[..]),
-            Op::ListXattr { target } => (target, &b""[..]),
+            FileOp::SetXattr { target, name, .. }
+            | FileOp::GetXattr { target, name }
+            | FileOp::RemoveXattr { target, name } => (target, &name[..]),
+            FileOp::ListXattr { target } => (target, &b""[..]),
             _ => return Err(Fail::Unspecified),
         };
         // The kernel reads the name before it walks the path.
-        if !matches!(op, Op::ListXattr { .. }) && (name.is_empty() || name.len() > 255) {
-            if let Target::Slot(s) = target {
+        if !matches!(op, FileOp::ListXattr { .. }) && (name.is_empty() || name.len() > 255) {
+            if let TargetPath::Slot(s) = target {
                 self.slot(*s)?;
             }
             return Err(Fail::Errno(Errno::RANGE));
         }
         let inode = match target {
-            Target::Path { at, .. } => self.context.resolve(self.path(at)?)?,
-            Target::Slot(s) => self.slot(*s)?.handle.inode().clone(),
+            TargetPath::Path { at, .. } => self.context.resolve(self.path(at)?)?,
+            TargetPath::Slot(s) => self.slot(*s)?.handle.inode().clone(),
         };
         let (vfs, caller) = (self.vfs, self.vfs.op(self.context.cred()));
         match op {
-            Op::SetXattr { len, fill, flags, .. } => {
+            FileOp::SetXattr { len, fill, flags, .. } => {
                 let flags = XattrFlags::from_bits_truncate(flags.bits());
                 vfs.setxattr(&caller, &inode, name, &pattern(*fill, *len), flags)?;
             }
-            Op::RemoveXattr { .. } => vfs.removexattr(&caller, &inode, name)?,
-            Op::GetXattr { .. } => return Ok(Outcome::Data(vfs.getxattr(&caller, &inode, name)?)),
+            FileOp::RemoveXattr { .. } => vfs.removexattr(&caller, &inode, name)?,
+            FileOp::GetXattr { .. } => return Ok(Outcome::Data(vfs.getxattr(&caller, &inode, name)?)),
             _ => return Ok(Outcome::Names(split_names(&vfs.listxattr(&caller, &inode)?))),
         }
         Ok(Outcome::Done)
@@ -373,9 +379,9 @@ fn set_time(t: TimeArg) -> Option<SetTime> {
     }
 }
 
-fn view(a: &Attr) -> View {
+fn view(a: &Attr) -> UserView {
     let rdev = makedev((a.rdev >> 8) & 0xfff, (a.rdev & 0xff) | (a.rdev >> 12) & 0xfff00);
-    View {
+    UserView {
         ino: a.ino,
         mode: a.mode,
         nlink: a.nlink.into(),
@@ -389,7 +395,7 @@ fn view(a: &Attr) -> View {
 }
 
 impl Side for InProcess<'_> {
-    fn apply(&mut self, step: &Step) -> Outcome {
+    fn apply(&mut self, step: &TestStep) -> Outcome {
         self.context.set_cred(cred(step.who));
         let outcome = self.run(&step.op);
         self.context.set_cred(cred(Who::Root));
@@ -401,13 +407,13 @@ impl Side for InProcess<'_> {
         }
     }
 
-    fn look(&mut self, target: &Target) -> Option<View> {
+    fn look(&mut self, target: &TargetPath) -> Option<UserView> {
         self.attr(target).ok().map(|a| view(&a))
     }
 
-    fn tree(&mut self) -> Result<Tree, Errno> {
+    fn tree(&mut self) -> Result<TreeView, Errno> {
         let top = self.vfs.context(cred(Who::Root));
-        let mut tree = Tree::new();
+        let mut tree = TreeView::new();
         add(&top, Vec::new(), &mut tree, &mut BTreeMap::new())?;
         Ok(tree)
     }
@@ -420,13 +426,13 @@ impl Side for InProcess<'_> {
 fn add(
     top: &Context<'_>,
     path: Vec<u8>,
-    tree: &mut Tree,
+    tree: &mut TreeView,
     seen: &mut BTreeMap<u64, Vec<u8>>,
 ) -> Result<(), Errno> {
     let full = [b"/", &path[..]].concat();
     let view = view(&top.lstat(&full)?);
     let alias = seen.entry(view.ino).or_insert_with(|| path.clone()).clone();
-    let mut entry = Entry { view, alias, content: Vec::new(), xattrs: BTreeMap::new() };
+    let mut entry = ViewEntry { view, alias, content: Vec::new(), xattrs: BTreeMap::new() };
     let fmt = entry.view.mode & S_IFMT;
     if fmt == S_IFLNK {
         entry.content = top.readlink(&full)?;

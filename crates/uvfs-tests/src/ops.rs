@@ -113,7 +113,7 @@ impl fmt::Debug for Bits {
 
 /// The object of an attribute operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum TargetPath {
     /// A path; `follow` says whether a symbolic link at its end is followed.
     Path {
         /// The path.
@@ -159,7 +159,7 @@ pub enum Falloc {
 /// One operation. The names and arguments are those of the system calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum Op {
+pub enum FileOp {
     Open { slot: usize, at: At, flags: OFlags, mode: Bits },
     Close { slot: usize },
     Mkdir { at: At, mode: Bits },
@@ -178,14 +178,14 @@ pub enum Op {
     Seek { slot: usize, whence: Whence, off: i64 },
     Fallocate { slot: usize, how: Falloc, off: u64, len: u64 },
     Fsync { slot: usize },
-    Chmod { target: Target, mode: Bits },
-    Chown { target: Target, uid: Option<u32>, gid: Option<u32> },
-    Utimens { target: Target, atime: TimeArg, mtime: TimeArg },
-    SetXattr { target: Target, name: Bytes, len: usize, fill: u8, flags: XattrFlags },
-    GetXattr { target: Target, name: Bytes },
-    ListXattr { target: Target },
-    RemoveXattr { target: Target, name: Bytes },
-    Stat { target: Target },
+    Chmod { target: TargetPath, mode: Bits },
+    Chown { target: TargetPath, uid: Option<u32>, gid: Option<u32> },
+    Utimens { target: TargetPath, atime: TimeArg, mtime: TimeArg },
+    SetXattr { target: TargetPath, name: Bytes, len: usize, fill: u8, flags: XattrFlags },
+    GetXattr { target: TargetPath, name: Bytes },
+    ListXattr { target: TargetPath },
+    RemoveXattr { target: TargetPath, name: Bytes },
+    Stat { target: TargetPath },
     Readlink { at: At },
     Access { at: At, access: Access },
     Readdir { at: At },
@@ -195,11 +195,11 @@ pub enum Op {
 
 /// An operation and its user.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct TestStep {
     /// The user.
     pub who: Who,
     /// The operation.
-    pub op: Op,
+    pub op: FileOp,
 }
 
 /// The bytes of a write. They depend on the position, so that shifted data is noticed.
@@ -214,53 +214,53 @@ impl Bits {
     }
 }
 
-impl Op {
+impl FileOp {
     /// The targets to look at before and after: the paths (with and without following a final symbolic link), their
     /// parent directories, and open files.
-    pub fn touched(&self) -> Vec<Target> {
+    pub fn touched(&self) -> Vec<TargetPath> {
         let mut out = Vec::new();
         let mut path = |at: &At| {
             for follow in [false, true] {
-                out.push(Target::Path { at: at.clone(), follow });
+                out.push(TargetPath::Path { at: at.clone(), follow });
             }
-            out.push(Target::Path { at: at.parent(), follow: true });
+            out.push(TargetPath::Path { at: at.parent(), follow: true });
         };
         match self {
-            Op::Open { at, .. }
-            | Op::Mkdir { at, .. }
-            | Op::Mknod { at, .. }
-            | Op::Symlink { at, .. }
-            | Op::Unlink { at }
-            | Op::Rmdir { at }
-            | Op::Readlink { at }
-            | Op::Access { at, .. }
-            | Op::Readdir { at } => path(at),
-            Op::Link { old, new, .. } | Op::Rename { old, new, .. } => {
+            FileOp::Open { at, .. }
+            | FileOp::Mkdir { at, .. }
+            | FileOp::Mknod { at, .. }
+            | FileOp::Symlink { at, .. }
+            | FileOp::Unlink { at }
+            | FileOp::Rmdir { at }
+            | FileOp::Readlink { at }
+            | FileOp::Access { at, .. }
+            | FileOp::Readdir { at } => path(at),
+            FileOp::Link { old, new, .. } | FileOp::Rename { old, new, .. } => {
                 path(old);
                 path(new);
             }
-            Op::Truncate { path: p, .. } | Op::Chdir { path: p } => path(&At::cwd(p)),
-            Op::Ftruncate { slot, .. }
-            | Op::Write { slot, .. }
-            | Op::Pwrite { slot, .. }
-            | Op::Read { slot, .. }
-            | Op::Pread { slot, .. }
-            | Op::Seek { slot, .. }
-            | Op::Fallocate { slot, .. }
-            | Op::Fsync { slot }
-            | Op::Close { slot } => out.push(Target::Slot(*slot)),
-            Op::Chmod { target, .. }
-            | Op::Chown { target, .. }
-            | Op::Utimens { target, .. }
-            | Op::SetXattr { target, .. }
-            | Op::GetXattr { target, .. }
-            | Op::ListXattr { target }
-            | Op::RemoveXattr { target, .. }
-            | Op::Stat { target } => match target {
-                Target::Path { at, .. } => path(at),
-                Target::Slot(s) => out.push(Target::Slot(*s)),
+            FileOp::Truncate { path: p, .. } | FileOp::Chdir { path: p } => path(&At::cwd(p)),
+            FileOp::Ftruncate { slot, .. }
+            | FileOp::Write { slot, .. }
+            | FileOp::Pwrite { slot, .. }
+            | FileOp::Read { slot, .. }
+            | FileOp::Pread { slot, .. }
+            | FileOp::Seek { slot, .. }
+            | FileOp::Fallocate { slot, .. }
+            | FileOp::Fsync { slot }
+            | FileOp::Close { slot } => out.push(TargetPath::Slot(*slot)),
+            FileOp::Chmod { target, .. }
+            | FileOp::Chown { target, .. }
+            | FileOp::Utimens { target, .. }
+            | FileOp::SetXattr { target, .. }
+            | FileOp::GetXattr { target, .. }
+            | FileOp::ListXattr { target }
+            | FileOp::RemoveXattr { target, .. }
+            | FileOp::Stat { target } => match target {
+                TargetPath::Path { at, .. } => path(at),
+                TargetPath::Slot(s) => out.push(TargetPath::Slot(*s)),
             },
-            Op::Umask { .. } => {}
+            FileOp::Umask { .. } => {}
         }
         out
     }

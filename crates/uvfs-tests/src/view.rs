@@ -20,11 +20,11 @@ pub const S_IFREG: u32 = 0o100000;
 pub const S_IFLNK: u32 = 0o120000;
 
 /// Seconds and nanoseconds.
-pub type Time = (i64, u32);
+pub type SeenTime = (i64, u32);
 
 /// The result of `stat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct View {
+pub struct UserView {
     /// Inode number: tells whether two views of one target show the same file.
     pub ino: u64,
     /// Type and permission bits.
@@ -40,19 +40,19 @@ pub struct View {
     /// Bytes.
     pub size: u64,
     /// Last modification.
-    pub mtime: Time,
+    pub mtime: SeenTime,
     /// Last change.
-    pub ctime: Time,
+    pub ctime: SeenTime,
 }
 
-impl View {
+impl UserView {
     /// Whether this is a directory.
     pub fn is_dir(&self) -> bool {
         self.mode & S_IFMT == S_IFDIR
     }
 
     /// The difference in words, if there is one.
-    pub fn differs(&self, other: &View) -> Option<String> {
+    pub fn differs(&self, other: &UserView) -> Option<String> {
         let mut out = Vec::new();
         let mut field = |name: &str, a: u64, b: u64, octal: bool| {
             if a != b {
@@ -76,7 +76,7 @@ impl View {
     }
 
     /// Whether mtime and ctime differ from an earlier view of the same file.
-    pub fn moved(&self, before: &View) -> (bool, bool) {
+    pub fn moved(&self, before: &UserView) -> (bool, bool) {
         (self.mtime != before.mtime, self.ctime != before.ctime)
     }
 }
@@ -93,7 +93,7 @@ pub enum Outcome {
     /// Names, with the type bits of directory entries (0 for others).
     Names(BTreeSet<(Vec<u8>, u32)>),
     /// Attributes.
-    Node(View),
+    Node(UserView),
     /// An error.
     Failed(Errno),
     /// The operation names a slot in which nothing is open.
@@ -183,9 +183,9 @@ pub fn errno_name(e: Errno) -> String {
 
 /// One entry of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct ViewEntry {
     /// Attributes.
-    pub view: View,
+    pub view: UserView,
     /// The first name, in order, of the same file: hard links must agree.
     pub alias: Vec<u8>,
     /// Target of a symbolic link; digest of a regular file's first bytes.
@@ -195,10 +195,10 @@ pub struct Entry {
 }
 
 /// A tree: paths without a leading slash; the root is the empty path.
-pub type Tree = BTreeMap<Vec<u8>, Entry>;
+pub type TreeView = BTreeMap<Vec<u8>, ViewEntry>;
 
 /// The first difference of two trees.
-pub fn trees_differ(a: &Tree, b: &Tree) -> Option<String> {
+pub fn trees_differ(a: &TreeView, b: &TreeView) -> Option<String> {
     let paths: BTreeSet<&Vec<u8>> = a.keys().chain(b.keys()).collect();
     for path in paths {
         let shown = path.escape_ascii();
@@ -230,7 +230,7 @@ pub fn digest(data: &[u8]) -> u64 {
     data.iter().fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The form of a regular file's content in [`Entry::content`].
+/// The form of a regular file's content in [`ViewEntry::content`].
 pub fn content_digest(data: &[u8]) -> Vec<u8> {
     format!("{:016x} of {} bytes", digest(data), data.len()).into_bytes()
 }
@@ -241,11 +241,11 @@ pub const CONTENT_LIMIT: usize = 128 << 10;
 /// A target of operations: a directory of the host, a model, a file system in this process.
 pub trait Side {
     /// Does one operation.
-    fn apply(&mut self, step: &crate::ops::Step) -> Outcome;
+    fn apply(&mut self, step: &crate::ops::TestStep) -> Outcome;
     /// Attributes, as root sees them; `None` if nothing is there.
-    fn look(&mut self, target: &crate::ops::Target) -> Option<View>;
+    fn look(&mut self, target: &crate::ops::TargetPath) -> Option<UserView>;
     /// The whole tree, as root sees it.
-    fn tree(&mut self) -> Result<Tree, Errno>;
+    fn tree(&mut self) -> Result<TreeView, Errno>;
     /// Closes whatever is open in a slot.
     fn drop_slot(&mut self, slot: usize);
 }

@@ -6,8 +6,8 @@ use uvfs_tests::host::HostSide;
 use uvfs_tests::inproc::{HABITS, InProcess, new_vfs};
 use uvfs_tests::lockstep::{Mismatch, Pair, Watch};
 use uvfs_tests::model::{Habits, Model};
-use uvfs_tests::ops::{Op, Step, Target};
-use uvfs_tests::view::{Outcome, Side, Tree, View};
+use uvfs_tests::ops::{FileOp, TargetPath, TestStep};
+use uvfs_tests::view::{Outcome, Side, TreeView, UserView};
 
 const WATCH: Watch = Watch { each_step: true, ticks: false, tree_every: 100, trace: false };
 
@@ -28,11 +28,13 @@ struct Planted {
 }
 
 impl Side for Planted {
-    fn apply(&mut self, step: &Step) -> Outcome {
+    fn apply(&mut self, step: &TestStep) -> Outcome {
         let outcome = self.model.apply(step);
         match (self.bug, &step.op, outcome) {
-            (Bug::Errno, Op::Rmdir { .. }, Outcome::Failed(Errno::NOTEMPTY)) => Outcome::Failed(Errno::EXIST),
-            (Bug::Content, Op::Pread { .. }, Outcome::Data(mut data)) if data.len() > 1000 => {
+            (Bug::Errno, FileOp::Rmdir { .. }, Outcome::Failed(Errno::NOTEMPTY)) => {
+                Outcome::Failed(Errno::EXIST)
+            }
+            (Bug::Content, FileOp::Pread { .. }, Outcome::Data(mut data)) if data.len() > 1000 => {
                 data[1000] ^= 1;
                 Outcome::Data(data)
             }
@@ -40,7 +42,7 @@ impl Side for Planted {
         }
     }
 
-    fn look(&mut self, target: &Target) -> Option<View> {
+    fn look(&mut self, target: &TargetPath) -> Option<UserView> {
         let mut view = self.model.look(target)?;
         match self.bug {
             Bug::Nlink if !view.is_dir() && view.nlink > 1 => view.nlink -= 1,
@@ -50,7 +52,7 @@ impl Side for Planted {
         Some(view)
     }
 
-    fn tree(&mut self) -> Result<Tree, Errno> {
+    fn tree(&mut self) -> Result<TreeView, Errno> {
         let mut tree = self.model.tree()?;
         if self.bug == Bug::Name {
             tree.pop_last();

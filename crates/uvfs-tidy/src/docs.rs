@@ -6,14 +6,14 @@
 //! and options of our own programs must stand in their sources.
 
 use crate::orphans::join;
-use crate::{Tree, Violation};
+use crate::{SourceTree, Violation};
 
 /// Our programs and the crates that they are built from.
 const PROGRAMS: &[(&str, &str)] =
     &[("uvfs", "uvfs-cli"), ("uvfs-bench", "uvfs-bench"), ("uvfs-tests", "uvfs-tests")];
 
 /// All checks of this module.
-pub fn check(tree: &Tree) -> Vec<Violation> {
+pub fn check(tree: &SourceTree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.texts().filter(|(path, _)| is_document(path)) {
         let (prose, blocks) = split(text);
@@ -78,7 +78,7 @@ fn spans(line: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The faults of a code span, if it is a file of ours or a command.
-fn wrong_span(tree: &Tree, span: &str) -> Vec<String> {
+fn wrong_span(tree: &SourceTree, span: &str) -> Vec<String> {
     let first = span.split_whitespace().next().unwrap_or(span);
     let is_file = ["ci/", ".ci/", "docs/", "crates/"].iter().any(|start| first.starts_with(start));
     if is_file && first.contains(['*', '{', '<', '…']) {
@@ -104,7 +104,7 @@ fn links(line: &str) -> impl Iterator<Item = String> {
     inline.chain(definition).collect::<Vec<_>>().into_iter()
 }
 
-fn broken(tree: &Tree, document: &str, link: &str) -> Option<String> {
+fn broken(tree: &SourceTree, document: &str, link: &str) -> Option<String> {
     if link.contains("://") || link.starts_with("mailto:") {
         return None;
     }
@@ -127,7 +127,7 @@ fn slug(heading: &str) -> String {
 }
 
 /// The faults of a line of shell; each command of a pipeline or list is looked at.
-fn wrong(tree: &Tree, line: &str) -> Vec<String> {
+fn wrong(tree: &SourceTree, line: &str) -> Vec<String> {
     let code = line.split(" #").next().unwrap_or(line);
     if code.starts_with('#') {
         return Vec::new();
@@ -151,7 +151,7 @@ fn is_prefix(word: &str) -> bool {
         || word.split_once('=').is_some_and(|(k, _)| k.chars().all(|c| c.is_ascii_uppercase() || c == '_'))
 }
 
-fn script(tree: &Tree, words: &[&str], out: &mut Vec<String>) {
+fn script(tree: &SourceTree, words: &[&str], out: &mut Vec<String>) {
     for (at, word) in words.iter().enumerate() {
         let path = word.trim_start_matches("./");
         let ours = word.starts_with("ci/") || word.starts_with(".ci/") || word.ends_with(".sh");
@@ -169,7 +169,7 @@ fn script(tree: &Tree, words: &[&str], out: &mut Vec<String>) {
     }
 }
 
-fn cargo(tree: &Tree, words: &[&str], out: &mut Vec<String>) {
+fn cargo(tree: &SourceTree, words: &[&str], out: &mut Vec<String>) {
     let own = words.iter().position(|w| *w == "--").unwrap_or(words.len());
     let mut package = None;
     for pair in words[..own].windows(2) {
@@ -203,13 +203,13 @@ fn cargo(tree: &Tree, words: &[&str], out: &mut Vec<String>) {
 }
 
 /// Whether some crate has a target of this name in `dir`.
-fn target(tree: &Tree, dir: &str, name: &str) -> bool {
+fn target(tree: &SourceTree, dir: &str, name: &str) -> bool {
     let places = [format!("{dir}/{name}.rs"), format!("{dir}/{name}/main.rs")];
     tree.sources().iter().any(|s| places.iter().any(|p| s.inner() == p))
 }
 
 /// Subcommand and long options of one of our programs.
-fn program(tree: &Tree, name: &str, words: &[&str], out: &mut Vec<String>) {
+fn program(tree: &SourceTree, name: &str, words: &[&str], out: &mut Vec<String>) {
     let base = name.rsplit('/').next().unwrap_or(name);
     let Some((_, krate)) = PROGRAMS.iter().find(|(program, _)| *program == base) else { return };
     let subcommands = subcommands(tree, krate);
@@ -223,7 +223,7 @@ fn program(tree: &Tree, name: &str, words: &[&str], out: &mut Vec<String>) {
     for option in words.iter().filter_map(|w| w.strip_prefix("--")).filter(|o| !o.is_empty()) {
         let option = option.split('=').next().unwrap_or(option);
         let field = option.replace('-', "_");
-        let known = |s: &crate::Source| s.tokens().iter().any(|t| t.text == field || t.string == option);
+        let known = |s: &crate::SourceFile| s.tokens().iter().any(|t| t.text == field || t.string == option);
         if !matches!(option, "help" | "version") && !tree.sources_of(krate).any(known) {
             out.push(format!("{base} has no option --{option}"));
         }
@@ -231,7 +231,7 @@ fn program(tree: &Tree, name: &str, words: &[&str], out: &mut Vec<String>) {
 }
 
 /// The variants of every `#[derive(… Subcommand …)] enum`, as clap spells them.
-fn subcommands(tree: &Tree, krate: &str) -> Vec<String> {
+fn subcommands(tree: &SourceTree, krate: &str) -> Vec<String> {
     let mut out = Vec::new();
     for source in tree.sources_of(krate) {
         let tokens = source.tokens();
@@ -279,7 +279,7 @@ mod tests {
             ("crates/uvfs-cli/src/main.rs", cli),
             ("crates/uvfs/examples/embed.rs", ""),
         ];
-        check(&Tree::of(&files)).iter().map(|v| format!("{}: {}", v.line, v.what)).collect()
+        check(&SourceTree::of(&files)).iter().map(|v| format!("{}: {}", v.line, v.what)).collect()
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use crate::manifests::dependencies;
 use crate::paths::{Named, named};
-use crate::{Source, Tree, Violation};
+use crate::{SourceFile, SourceTree, Violation};
 
 /// Each crate of the workspace and the crates of the workspace that it may name.
 const LAYERS: &[(&str, &[&str])] = &[
@@ -34,7 +34,7 @@ const UNSAFE_FILE: &str = "sys.rs";
 const UNSAFE_DATA: &str = "crates/uvfs-cache/src/embed/data.rs";
 
 /// All checks of this module.
-pub fn check(tree: &Tree) -> Vec<Violation> {
+pub fn check(tree: &SourceTree) -> Vec<Violation> {
     let mut found = Vec::new();
     for krate in tree.crates() {
         let manifest = format!("crates/{krate}/Cargo.toml");
@@ -69,12 +69,12 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-fn is_ours(tree: &Tree, name: &str) -> bool {
+fn is_ours(tree: &SourceTree, name: &str) -> bool {
     tree.crates().any(|k| k == name) || LAYERS.iter().any(|(k, _)| *k == name)
 }
 
 /// The workspace's crates that a source names.
-fn crates_named(tree: &Tree, source: &Source) -> Vec<(String, usize)> {
+fn crates_named(tree: &SourceTree, source: &SourceFile) -> Vec<(String, usize)> {
     named(source.tokens())
         .into_iter()
         .filter(|path| path.segments.len() > 1 || path.import)
@@ -84,8 +84,8 @@ fn crates_named(tree: &Tree, source: &Source) -> Vec<(String, usize)> {
 }
 
 /// The driver modules: those directly below `uvfs-drivers/src` that implement `Driver`.
-fn driver_modules(tree: &Tree) -> Vec<String> {
-    let implements = |s: &&Source| {
+fn driver_modules(tree: &SourceTree) -> Vec<String> {
+    let implements = |s: &&SourceFile| {
         s.tokens().windows(3).any(|w| w[0].text == "Driver" && w[1].text == "for" && w[2].is_word())
     };
     let mut modules: Vec<_> =
@@ -96,13 +96,13 @@ fn driver_modules(tree: &Tree) -> Vec<String> {
 }
 
 /// `tmpfs` of `src/tmpfs/file.rs` and of `src/tmpfs.rs`; nothing for the crate's root.
-fn module_of(source: &Source) -> Option<String> {
+fn module_of(source: &SourceFile) -> Option<String> {
     let inner = source.inner().strip_prefix("src/")?;
     let module = inner.split('/').next()?.trim_end_matches(".rs");
     (module != "lib").then(|| module.to_owned())
 }
 
-fn drivers(tree: &Tree, found: &mut Vec<Violation>) {
+fn drivers(tree: &SourceTree, found: &mut Vec<Violation>) {
     let modules = driver_modules(tree);
     for source in tree.sources_of("uvfs-drivers").filter(|s| s.inner().starts_with("src/")) {
         let own = module_of(source);
@@ -127,7 +127,7 @@ fn sibling(path: &Named) -> Option<&String> {
     path.segments.iter().find(|s| !matches!(s.as_str(), "crate" | "super" | "self")).filter(|_| relative)
 }
 
-fn unsafe_rooms(source: &Source, found: &mut Vec<Violation>) {
+fn unsafe_rooms(source: &SourceFile, found: &mut Vec<Violation>) {
     let file = source.path == UNSAFE_DATA || source.path.ends_with(&format!("/{UNSAFE_FILE}"));
     if source.krate().is_some_and(|krate| UNSAFE_CRATES.contains(&krate)) || file {
         return;
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     fn rules(files: &[(&str, &str)]) -> Vec<String> {
-        check(&Tree::of(files)).iter().map(|v| format!("{} {}", v.rule, v.what)).collect()
+        check(&SourceTree::of(files)).iter().map(|v| format!("{} {}", v.rule, v.what)).collect()
     }
 
     #[test]

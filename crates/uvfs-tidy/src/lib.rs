@@ -1,6 +1,6 @@
 //! The project's rules that a compiler does not know, as a test: `cargo test -p uvfs-tidy`.
 //!
-//! A [`Tree`] is the project's text, read once. Each module holds the checks of one subject, a
+//! A [`SourceTree`] is the project's text, read once. Each module holds the checks of one subject, a
 //! check is a function from the tree to violations, and its unit tests plant the violation that
 //! it is there to find. Sources are only split into tokens ([`lex`]), never parsed: what cannot
 //! be told from tokens (what a macro expands to, what a glob import brings in) is not checked.
@@ -21,7 +21,7 @@ pub mod tree;
 pub mod types;
 pub mod words;
 
-pub use tree::{Source, Tree};
+pub use tree::{SourceFile, SourceTree};
 
 use std::fmt;
 
@@ -52,7 +52,7 @@ impl fmt::Display for Violation {
 }
 
 /// Every check, over the whole tree.
-pub fn check_all(tree: &Tree) -> Vec<Violation> {
+pub fn check_all(tree: &SourceTree) -> Vec<Violation> {
     let text = |path| tree.text(path).unwrap_or_default();
     let mut found = layers::check(tree);
     found.extend(manifests::check(tree));

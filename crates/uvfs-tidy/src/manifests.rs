@@ -1,12 +1,12 @@
 //! The dependencies of the manifests: each is named in the code and explained in the documents.
 
-use crate::{Tree, Violation};
+use crate::{SourceTree, Violation};
 
 /// Where each dependency has its line: a table whose rows begin with its name.
 const EXPLAINED: &str = "docs/dependencies.md";
 
 /// All checks of this module.
-pub fn check(tree: &Tree) -> Vec<Violation> {
+pub fn check(tree: &SourceTree) -> Vec<Violation> {
     let explained = tree.text(EXPLAINED).unwrap_or_default();
     let mut found = Vec::new();
     let mut everywhere = Vec::new();
@@ -69,7 +69,7 @@ pub(crate) fn dependencies(manifest: &str) -> Vec<Dependency> {
     out
 }
 
-fn is_named(tree: &Tree, krate: &str, dependency: &str) -> bool {
+fn is_named(tree: &SourceTree, krate: &str, dependency: &str) -> bool {
     let ident = dependency.replace('-', "_");
     tree.sources_of(krate).any(|s| s.tokens().iter().any(|t| t.text == ident))
 }
@@ -81,7 +81,7 @@ mod tests {
     fn rules(manifest: &str, code: &str, explained: &str) -> Vec<String> {
         let files =
             [("crates/a/Cargo.toml", manifest), ("crates/a/src/lib.rs", code), (EXPLAINED, explained)];
-        check(&Tree::of(&files)).iter().map(ToString::to_string).collect()
+        check(&SourceTree::of(&files)).iter().map(ToString::to_string).collect()
     }
 
     const MANIFEST: &str = "[dependencies]\nparking_lot = \"1\"\n";

@@ -4,21 +4,21 @@
 //! follows `mod name;`, `#[path = "…"]` and `include!("…")`.
 
 use crate::tree::closing;
-use crate::{Source, Tree, Violation};
+use crate::{SourceFile, SourceTree, Violation};
 use std::collections::BTreeSet;
 
 /// Reports every Rust file that no root leads to.
-pub fn check(tree: &Tree) -> Vec<Violation> {
+pub fn check(tree: &SourceTree) -> Vec<Violation> {
     let mut reached = BTreeSet::new();
     for root in tree.sources().iter().filter(|s| is_root(tree, s)) {
         follow(tree, root, true, &mut reached);
     }
-    let orphan = |s: &&Source| !reached.contains(s.path.as_str());
-    let report = |s: &Source| Violation::new(&s.path, 0, "orphan", "nothing includes this file");
+    let orphan = |s: &&SourceFile| !reached.contains(s.path.as_str());
+    let report = |s: &SourceFile| Violation::new(&s.path, 0, "orphan", "nothing includes this file");
     tree.sources().iter().filter(orphan).map(report).collect()
 }
 
-fn is_root(tree: &Tree, source: &Source) -> bool {
+fn is_root(tree: &SourceTree, source: &SourceFile) -> bool {
     // Those of the fuzzer and of conversions' servers are no part of the workspace.
     let Some(krate) = source.krate() else {
         let server =
@@ -39,7 +39,7 @@ fn is_root(tree: &Tree, source: &Source) -> bool {
     by_place || manifest.contains(&format!("path = \"{inner}\""))
 }
 
-fn follow<'t>(tree: &'t Tree, source: &'t Source, is_root: bool, reached: &mut BTreeSet<&'t str>) {
+fn follow<'t>(tree: &'t SourceTree, source: &'t SourceFile, is_root: bool, reached: &mut BTreeSet<&'t str>) {
     if !reached.insert(&source.path) {
         return;
     }
@@ -83,7 +83,7 @@ enum Include {
     Path { inline: Option<String>, path: String },
 }
 
-fn includes(source: &Source) -> Vec<Include> {
+fn includes(source: &SourceFile) -> Vec<Include> {
     let tokens = source.tokens();
     let text = |i: usize| tokens.get(i).map_or("", |t| t.text.as_str());
     let mut out = Vec::new();
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn unreached_files_are_found() {
-        let tree = Tree::of(&[
+        let tree = SourceTree::of(&[
             ("crates/x/Cargo.toml", "[[test]]\npath = \"more/t.rs\""),
             ("crates/x/src/lib.rs", ROOT),
             ("crates/x/src/a.rs", "mod f;"),

@@ -7,7 +7,7 @@
 //! which a clause stands for a noun: "who", "whoever" or "what" is its subject ("Who reads this …", "What was found
 //! …"). A question is neither. The ratchet lists, per file, how many of each are left. It only shrinks.
 
-use crate::{Source, Tree, Violation};
+use crate::{SourceFile, SourceTree, Violation};
 use std::collections::BTreeMap;
 
 /// The most words of a sentence.
@@ -20,7 +20,7 @@ const BEFORE_WHO: &[&str] = &[
 ];
 
 /// All checks of this module. `ratchet` is the text of the list of counts.
-pub fn check(tree: &Tree, ratchet: &str) -> Vec<Violation> {
+pub fn check(tree: &SourceTree, ratchet: &str) -> Vec<Violation> {
     let mut found = Vec::new();
     let known = parse_ratchet(ratchet, &mut found);
     let mut now = BTreeMap::new();
@@ -126,7 +126,7 @@ fn markdown(text: &str) -> Vec<(usize, String)> {
 }
 
 /// The paragraphs of a source's doc comments.
-fn doc_comments(source: &Source) -> Vec<(usize, String)> {
+fn doc_comments(source: &SourceFile) -> Vec<(usize, String)> {
     let mut fenced = false;
     let mut lines: Vec<(usize, &str)> = Vec::new();
     for comment in &source.lexed.comments {
@@ -207,7 +207,10 @@ mod tests {
     use super::*;
 
     fn rules(path: &str, text: &str, ratchet: &str) -> Vec<String> {
-        check(&Tree::of(&[(path, text)]), ratchet).iter().map(|v| format!("{} {}", v.line, v.rule)).collect()
+        check(&SourceTree::of(&[(path, text)]), ratchet)
+            .iter()
+            .map(|v| format!("{} {}", v.line, v.rule))
+            .collect()
     }
 
     fn words(n: usize) -> String {

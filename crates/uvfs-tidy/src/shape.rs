@@ -5,7 +5,7 @@
 //! line of the list that says more than is there.
 
 use crate::tree::closing;
-use crate::{Source, Tree, Violation};
+use crate::{SourceFile, SourceTree, Violation};
 use std::collections::BTreeMap;
 
 /// Longest function, in lines, from `fn` to the closing brace.
@@ -16,7 +16,7 @@ pub const FILE_LINES: usize = 900;
 pub const RATCHET: &str = "crates/uvfs-tidy/ratchet.txt";
 
 /// All checks of this module.
-pub fn check(tree: &Tree, ratchet: &str) -> Vec<Violation> {
+pub fn check(tree: &SourceTree, ratchet: &str) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut long = BTreeMap::new();
     for source in tree.sources() {
@@ -72,7 +72,7 @@ struct Function {
 }
 
 /// The functions of a source that have a body.
-fn functions(source: &Source) -> Vec<Function> {
+fn functions(source: &SourceFile) -> Vec<Function> {
     let tokens = source.tokens();
     let mut out = Vec::new();
     for at in 0..tokens.len() {
@@ -108,7 +108,7 @@ mod tests {
     }
 
     fn rules(text: &str, ratchet: &str) -> Vec<String> {
-        check(&Tree::of(&[("a.rs", text)]), ratchet).iter().map(|v| v.to_string()).collect()
+        check(&SourceTree::of(&[("a.rs", text)]), ratchet).iter().map(|v| v.to_string()).collect()
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// A Rust file, split into tokens.
 #[derive(Debug)]
-pub struct Source {
+pub struct SourceFile {
     /// Path from the root.
     pub path: String,
     /// Tokens and comments.
@@ -21,7 +21,7 @@ pub struct Source {
     pub lines: usize,
 }
 
-impl Source {
+impl SourceFile {
     /// Splits `text`.
     pub fn new(path: &str, text: &str) -> Self {
         Self { path: path.to_owned(), lexed: lex(text), lines: text.lines().count() }
@@ -118,12 +118,12 @@ struct File {
 
 /// The project's files.
 #[derive(Debug, Default)]
-pub struct Tree {
+pub struct SourceTree {
     files: BTreeMap<String, File>,
-    sources: Vec<Source>,
+    sources: Vec<SourceFile>,
 }
 
-impl Tree {
+impl SourceTree {
     /// Reads everything below `root`.
     pub fn read(root: &Path) -> io::Result<Self> {
         let mut tree = Self::default();
@@ -161,18 +161,18 @@ impl Tree {
 
     fn add(&mut self, path: &str, text: Option<String>, executable: bool) {
         if let Some(text) = text.as_ref().filter(|_| path.ends_with(".rs")) {
-            self.sources.push(Source::new(path, text));
+            self.sources.push(SourceFile::new(path, text));
         }
         self.files.insert(path.to_owned(), File { text, executable });
     }
 
     /// Every Rust file.
-    pub fn sources(&self) -> &[Source] {
+    pub fn sources(&self) -> &[SourceFile] {
         &self.sources
     }
 
     /// The Rust files of one crate.
-    pub fn sources_of<'a>(&'a self, krate: &'a str) -> impl Iterator<Item = &'a Source> {
+    pub fn sources_of<'a>(&'a self, krate: &'a str) -> impl Iterator<Item = &'a SourceFile> {
         self.sources.iter().filter(move |s| s.krate() == Some(krate))
     }
 
@@ -216,16 +216,16 @@ mod tests {
     #[test]
     fn knows_test_modules() {
         let text = "fn a() {}\n#[cfg(all(test, not_loom))]\n#[path = \"x\"]\nmod tests {\n fn b() { {} }\n}\nfn c() {}\n#[cfg(test)]\nmod far;";
-        let source = Source::new("crates/a/src/lib.rs", text);
+        let source = SourceFile::new("crates/a/src/lib.rs", text);
         assert_eq!(source.test_lines(), [2..=6]);
         assert_eq!(source.test_mods(), ["far"]);
         assert_eq!((source.krate(), source.inner()), (Some("a"), "src/lib.rs"));
-        assert!(Source::new("x.rs", "#[cfg(not(test))] mod a { }").test_lines().is_empty());
+        assert!(SourceFile::new("x.rs", "#[cfg(not(test))] mod a { }").test_lines().is_empty());
     }
 
     #[test]
     fn knows_what_is_there() {
-        let tree = Tree::of(&[("crates/a/Cargo.toml", ""), ("docs/x.md", ""), ("ci/x.sh", "")]);
+        let tree = SourceTree::of(&[("crates/a/Cargo.toml", ""), ("docs/x.md", ""), ("ci/x.sh", "")]);
         assert!(tree.exists("docs") && tree.exists("docs/x.md") && !tree.exists("doc"));
         assert!(tree.is_executable("ci/x.sh") && !tree.is_executable("docs/x.md"));
         assert_eq!(tree.crates().collect::<Vec<_>>(), ["a"]);

@@ -4,14 +4,14 @@
 //! visible in its crate only (`pub(crate)`) may share its name. The ratchet lists how many there still are of a name.
 //! It only shrinks.
 
-use crate::{Tree, Violation};
+use crate::{SourceTree, Violation};
 use std::collections::BTreeMap;
 
 /// Where the names that stand for several types stand.
 pub const RATCHET: &str = "crates/uvfs-tidy/types.txt";
 
 /// All checks of this module. `ratchet` is the text of the list of names.
-pub fn check(tree: &Tree, ratchet: &str) -> Vec<Violation> {
+pub fn check(tree: &SourceTree, ratchet: &str) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut places: BTreeMap<String, Vec<(String, usize)>> = BTreeMap::new();
     for source in tree.sources().iter().filter(|s| s.krate().is_some() && s.inner().starts_with("src/")) {
@@ -55,7 +55,10 @@ mod tests {
     use super::*;
 
     fn rules(files: &[(&str, &str)], ratchet: &str) -> Vec<String> {
-        check(&Tree::of(files), ratchet).iter().map(|v| format!("{}:{} {}", v.path, v.line, v.rule)).collect()
+        check(&SourceTree::of(files), ratchet)
+            .iter()
+            .map(|v| format!("{}:{} {}", v.path, v.line, v.rule))
+            .collect()
     }
 
     #[test]

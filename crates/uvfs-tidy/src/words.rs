@@ -2,7 +2,7 @@
 //! prints in libraries, paths of the machine that somebody worked on.
 
 use crate::tree::closing;
-use crate::{Source, Tree, Violation};
+use crate::{SourceFile, SourceTree, Violation};
 
 /// Marks of what is not finished (whole words; in comments, code, scripts and documents).
 const MARKS: &[&str] = &["TODO", "FIXME", "XXX"];
@@ -17,7 +17,7 @@ const PLACES: &[(&str, &str)] =
     &[("/wo", "rk/"), ("../sha", "red"), ("/tmp/", "plan"), ("/tmp/tar", "get-"), ("/ro", "ot/.")];
 
 /// All checks of this module.
-pub fn check(tree: &Tree) -> Vec<Violation> {
+pub fn check(tree: &SourceTree) -> Vec<Violation> {
     let mut found = Vec::new();
     for source in tree.sources() {
         marks_in_source(source, &mut found);
@@ -58,7 +58,7 @@ fn mark(path: &str, line: usize, text: &str, found: &mut Vec<Violation>) {
     }
 }
 
-fn marks_in_source(source: &Source, found: &mut Vec<Violation>) {
+fn marks_in_source(source: &SourceFile, found: &mut Vec<Violation>) {
     for comment in &source.lexed.comments {
         mark(&source.path, comment.line, &comment.text, found);
     }
@@ -67,7 +67,7 @@ fn marks_in_source(source: &Source, found: &mut Vec<Violation>) {
     }
 }
 
-fn macros(tree: &Tree, source: &Source, found: &mut Vec<Violation>) {
+fn macros(tree: &SourceTree, source: &SourceFile, found: &mut Vec<Violation>) {
     let quiet = is_library(tree, source);
     let tests = source.test_lines();
     for pair in source.tokens().windows(2).filter(|pair| pair[1].text == "!") {
@@ -82,7 +82,7 @@ fn macros(tree: &Tree, source: &Source, found: &mut Vec<Violation>) {
 }
 
 /// Whether a file is part of a library that others embed, and not one of its test modules.
-fn is_library(tree: &Tree, source: &Source) -> bool {
+fn is_library(tree: &SourceTree, source: &SourceFile) -> bool {
     let inner = source.inner();
     let Some(krate) = source.krate().filter(|k| !MAY_PRINT.contains(k)) else { return false };
     let is_test =
@@ -94,7 +94,7 @@ fn is_library(tree: &Tree, source: &Source) -> bool {
 }
 
 /// Tests that never run, and code that nothing calls (unless the attribute gives a reason).
-fn attributes(source: &Source, found: &mut Vec<Violation>) {
+fn attributes(source: &SourceFile, found: &mut Vec<Violation>) {
     let tokens = source.tokens();
     for (at, three) in tokens.windows(3).enumerate() {
         let text = [0, 1, 2].map(|i| three[i].text.as_str());
@@ -114,7 +114,7 @@ mod tests {
 
     fn rules(path: &str, text: &str) -> Vec<String> {
         let files = [("crates/a/src/lib.rs", "#[cfg(test)] mod far;"), (path, text)];
-        check(&Tree::of(&files)).iter().map(|v| format!("{} {}", v.line, v.rule)).collect()
+        check(&SourceTree::of(&files)).iter().map(|v| format!("{} {}", v.line, v.rule)).collect()
     }
 
     #[test]

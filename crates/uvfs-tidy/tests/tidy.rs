@@ -1,12 +1,12 @@
 //! The project's rules, on this very tree.
 
 use std::path::Path;
-use uvfs_tidy::{Tree, check_all};
+use uvfs_tidy::{SourceTree, check_all};
 
 #[test]
 fn the_tree_is_tidy() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let tree = Tree::read(&root).expect("the workspace can be read");
+    let tree = SourceTree::read(&root).expect("the workspace can be read");
     assert!(tree.crates().count() > 1, "the workspace has crates");
     let found = check_all(&tree);
     let lines: Vec<_> = found.iter().map(ToString::to_string).collect();

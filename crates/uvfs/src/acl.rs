@@ -199,7 +199,7 @@ impl Acl {
     }
 
     /// Whether it says no more than mode bits can.
-    pub fn is_minimal(&self) -> bool {
+    pub(crate) fn is_minimal(&self) -> bool {
         self.0.len() == 3
     }
 
@@ -216,7 +216,7 @@ impl Acl {
 
     /// The list after its file's permission bits were set to `mode`.
     #[must_use]
-    pub fn with_mode(&self, mode: u32) -> Self {
+    pub(crate) fn with_mode(&self, mode: u32) -> Self {
         self.with_bits(mode, |_, bits| bits)
     }
 

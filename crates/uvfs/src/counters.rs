@@ -16,12 +16,12 @@ const NAME_WAITS: usize = 3;
 const RETURNED: usize = 4;
 const BAILS: usize = 5;
 const CALLS: usize = BAILS + Bail::ALL.len();
-const _: () = assert!(HITS > LOCK_WAITS && CALLS + Call::ALL.len() <= BUFFERS);
+const _: () = assert!(HITS > LOCK_WAITS && CALLS + DriverCall::ALL.len() <= BUFFERS);
 
 /// The kinds of driver calls: the methods of [`Driver`](crate::Driver) that may be called repeatedly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each is a method of Driver, documented there")]
-pub enum Call {
+pub enum DriverCall {
     Lookup,
     Getattr,
     Setattr,
@@ -50,7 +50,7 @@ pub enum Call {
     Evict,
 }
 
-impl Call {
+impl DriverCall {
     /// Every kind.
     pub const ALL: [Self; 26] = [
         Self::Lookup,
@@ -145,13 +145,13 @@ impl Counters {
     }
 
     /// Calls of this kind that began.
-    pub fn calls(&self, call: Call) -> u64 {
+    pub fn calls(&self, call: DriverCall) -> u64 {
         self.0[CALLS + call as usize]
     }
 
     /// Driver calls that began and have not returned.
     pub fn calls_now(&self) -> u64 {
-        let begun = Call::ALL.iter().fold(0u64, |sum, call| sum.wrapping_add(self.calls(*call)));
+        let begun = DriverCall::ALL.iter().fold(0u64, |sum, call| sum.wrapping_add(self.calls(*call)));
         // A call may have returned on a thread that was summed before the thread that began it.
         begun.saturating_sub(self.0[RETURNED])
     }
@@ -184,7 +184,7 @@ pub(crate) fn bail(reason: Bail) {
 }
 
 /// Counts a driver call that begins; dropping the result counts its return.
-pub(crate) fn begin(call: Call) -> Begun {
+pub(crate) fn begin(call: DriverCall) -> Begun {
     tallies::count(CALLS + call as usize);
     Begun
 }
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn kinds_index_their_counters_and_have_names_of_their_own() {
         let mut names = std::collections::HashSet::new();
-        for (index, call) in Call::ALL.into_iter().enumerate() {
+        for (index, call) in DriverCall::ALL.into_iter().enumerate() {
             assert_eq!(call as usize, index, "{}", call.name());
             assert!(names.insert(call.name()));
         }
@@ -224,7 +224,7 @@ mod tests {
         for (n, reason) in (1..).zip(Bail::ALL) {
             (0..n).for_each(|_| bail(reason));
         }
-        drop(Call::ALL.map(begin));
+        drop(DriverCall::ALL.map(begin));
         for _ in 0..100 {
             hit();
             miss();
@@ -241,9 +241,9 @@ mod tests {
         let _alone = COUNTS.lock();
         // No other test of this binary calls a driver through `Counted`.
         let before = counters();
-        let begun = begin(Call::Fsync);
+        let begun = begin(DriverCall::Fsync);
         let during = counters();
-        assert_eq!(during.calls(Call::Fsync) - before.calls(Call::Fsync), 1);
+        assert_eq!(during.calls(DriverCall::Fsync) - before.calls(DriverCall::Fsync), 1);
         assert_eq!(during.calls_now(), 1);
         drop(begun);
         assert_eq!(counters().calls_now(), 0);

@@ -9,7 +9,7 @@ use std::task::Waker;
 use uvfs_cache::Cache;
 
 use crate::acl::{Acl, AclKind};
-use crate::counters::{Call, begin};
+use crate::counters::{DriverCall, begin};
 use crate::driver::{AclStore, Driver, File, FileLender, Inode, Rename};
 use crate::types::{
     Access, Answer, Attr, DirEntry, Errno, Fallocate, Features, FileFlags, FlagsForm, Make, NewInode, Op,
@@ -30,7 +30,7 @@ impl Counted {
 macro_rules! counted {
     ($($call:ident: fn $method:ident(&self $(, $arg:ident: $type:ty)*) $(-> $result:ty)?;)*) => {
         $(fn $method(&self $(, $arg: $type)*) $(-> $result)? {
-            let _begun = begin(Call::$call);
+            let _begun = begin(DriverCall::$call);
             self.0.$method($($arg),*)
         })*
     };
@@ -115,7 +115,7 @@ impl Driver for Counted {
 
 impl AclStore for Counted {
     fn acl(&self, op: &Op, inode: &Inode<'_>, kind: AclKind) -> Result<Option<Arc<Acl>>> {
-        let _begun = begin(Call::Acl);
+        let _begun = begin(DriverCall::Acl);
         self.0.acls().ok_or(Errno::OPNOTSUPP)?.acl(op, inode, kind)
     }
     fn set_acl(
@@ -126,7 +126,7 @@ impl AclStore for Counted {
         acl: Option<Arc<Acl>>,
         mode: Option<u32>,
     ) -> Result<()> {
-        let _begun = begin(Call::SetAcl);
+        let _begun = begin(DriverCall::SetAcl);
         self.0.acls().ok_or(Errno::OPNOTSUPP)?.set_acl(op, inode, kind, acl, mode)
     }
 }

@@ -37,6 +37,7 @@ pub mod acl;
 pub mod counters;
 mod counting_driver;
 pub mod driver;
+mod driver_answer;
 mod mount;
 mod namei;
 mod ops;

@@ -27,7 +27,7 @@ use uvfs_sync::primitives::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use uvfs_sync::small_map::{Busy, SmallMap};
 
 use crate::driver::{AclStore, Driver, Inode};
-use crate::ops::{cache_errno, fresh};
+use crate::driver_answer::{cache_errno, fresh};
 use crate::pin::Pin;
 use crate::types::{Attr, Errno, Features, Op, Result, Ttl};
 

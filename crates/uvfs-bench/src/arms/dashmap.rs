@@ -9,8 +9,8 @@ use uvfs_cache::Attr;
 
 use crate::arms::keyed::{Get, Keyed};
 use crate::arms::{Local, Table};
-use crate::names::key::{Borrowed, Hashing, Key, hashing};
-use crate::names::tree::{Entry, Tree};
+use crate::names::key::{BorrowedKey, Hashing, Key, hashing};
+use crate::names::tree::{NameTree, TreeEntry};
 
 /// The arm.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct Dash(DashMap<Key, Attr, Hashing>);
 impl Table for Dash {
     type Local<'t> = &'t Self;
 
-    fn build(tree: &Tree, _threads: usize) -> Result<Self> {
+    fn build(tree: &NameTree, _threads: usize) -> Result<Self> {
         let map = DashMap::with_capacity_and_hasher(tree.entries.len(), hashing());
         for entry in &tree.entries {
             map.insert(Key::new(entry.parent, &entry.name), entry.attr);
@@ -27,13 +27,13 @@ impl Table for Dash {
         Ok(Self(map))
     }
 
-    fn remove(&mut self, entry: &Entry) -> Result<()> {
-        let key = Borrowed { parent: entry.parent, name: &entry.name };
+    fn remove(&mut self, entry: &TreeEntry) -> Result<()> {
+        let key = BorrowedKey { parent: entry.parent, name: &entry.name };
         let key: &dyn Named = &key;
         self.0.remove(key).map(drop).context("the file to be removed is not there")
     }
 
-    fn create(&mut self, entry: &Entry) -> Result<()> {
+    fn create(&mut self, entry: &TreeEntry) -> Result<()> {
         self.0.insert(Key::new(entry.parent, &entry.name), entry.attr);
         Ok(())
     }
@@ -57,7 +57,7 @@ impl Local for &Dash {
 
 impl Get for &Dash {
     #[inline]
-    fn get<R>(&self, key: Borrowed<'_>, read: impl FnOnce(&Attr) -> R) -> Option<R> {
+    fn get<R>(&self, key: BorrowedKey<'_>, read: impl FnOnce(&Attr) -> R) -> Option<R> {
         let key: &dyn Named = &key;
         self.0.get(key).map(|found| read(found.value()))
     }
@@ -66,19 +66,19 @@ impl Get for &Dash {
 /// The map looks keys up through `Borrow`, which cannot return a key that borrows its name. Both kinds of key
 /// can be borrowed as a trait object instead.
 trait Named {
-    fn named(&self) -> Borrowed<'_>;
+    fn named(&self) -> BorrowedKey<'_>;
 }
 
 impl Named for Key {
     #[inline]
-    fn named(&self) -> Borrowed<'_> {
+    fn named(&self) -> BorrowedKey<'_> {
         self.borrowed()
     }
 }
 
-impl Named for Borrowed<'_> {
+impl Named for BorrowedKey<'_> {
     #[inline]
-    fn named(&self) -> Borrowed<'_> {
+    fn named(&self) -> BorrowedKey<'_> {
         *self
     }
 }

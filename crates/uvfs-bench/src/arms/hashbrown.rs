@@ -6,14 +6,14 @@ use uvfs_cache::Attr;
 
 use crate::arms::keyed::{Get, Keyed};
 use crate::arms::{Local, Table};
-use crate::names::key::{Borrowed, Hashing, Key, hashing};
-use crate::names::tree::{Entry, Tree};
+use crate::names::key::{BorrowedKey, Hashing, Key, hashing};
+use crate::names::tree::{NameTree, TreeEntry};
 
 /// The map; the arm that puts a lock around it uses the same type.
 pub type Map = HashMap<Key, Attr, Hashing>;
 
 /// A map that holds a tree.
-pub fn fill(tree: &Tree) -> Map {
+pub fn fill(tree: &NameTree) -> Map {
     let mut map = Map::with_capacity_and_hasher(tree.entries.len(), hashing());
     for entry in &tree.entries {
         create(&mut map, entry);
@@ -25,19 +25,19 @@ pub fn fill(tree: &Tree) -> Map {
 ///
 /// # Errors
 /// If the file is not there.
-pub fn remove(map: &mut Map, entry: &Entry) -> Result<()> {
-    let removed = map.remove(&Borrowed { parent: entry.parent, name: &entry.name });
+pub fn remove(map: &mut Map, entry: &TreeEntry) -> Result<()> {
+    let removed = map.remove(&BorrowedKey { parent: entry.parent, name: &entry.name });
     removed.map(drop).context("the file to be removed is not there")
 }
 
 /// Adds a file to a map.
-pub fn create(map: &mut Map, entry: &Entry) {
+pub fn create(map: &mut Map, entry: &TreeEntry) {
     map.insert(Key::new(entry.parent, &entry.name), entry.attr);
 }
 
 impl Get for &Map {
     #[inline]
-    fn get<R>(&self, key: Borrowed<'_>, read: impl FnOnce(&Attr) -> R) -> Option<R> {
+    fn get<R>(&self, key: BorrowedKey<'_>, read: impl FnOnce(&Attr) -> R) -> Option<R> {
         HashMap::get(self, &key).map(read)
     }
 }
@@ -49,15 +49,15 @@ pub struct NoLock(Map);
 impl Table for NoLock {
     type Local<'t> = &'t Map;
 
-    fn build(tree: &Tree, _threads: usize) -> Result<Self> {
+    fn build(tree: &NameTree, _threads: usize) -> Result<Self> {
         Ok(Self(fill(tree)))
     }
 
-    fn remove(&mut self, entry: &Entry) -> Result<()> {
+    fn remove(&mut self, entry: &TreeEntry) -> Result<()> {
         remove(&mut self.0, entry)
     }
 
-    fn create(&mut self, entry: &Entry) -> Result<()> {
+    fn create(&mut self, entry: &TreeEntry) -> Result<()> {
         create(&mut self.0, entry);
         Ok(())
     }

@@ -14,8 +14,8 @@ use uvfs_cache::machinery::Pos;
 use crate::arms::lockref::{CountAndLock, QueueAtOnce, QueueLate};
 use crate::arms::uvfs::{Hits, Uvfs};
 use crate::arms::{Local, Table};
-use crate::names::tree::{Entry, Tree};
-use crate::names::{Miss, Names, Perm};
+use crate::names::tree::{NameTree, TreeEntry};
+use crate::names::{DirPerm, Miss, NameTable};
 
 /// One cache line of the kernel's dentry: the part that lookups read, and space for count and lock.
 #[repr(align(64))]
@@ -45,17 +45,17 @@ fn lines<P: CountAndLock>(n: usize) -> Vec<Line<P>> {
 impl<P: CountAndLock, const APART: bool> Table for Kernel<P, APART> {
     type Local<'t> = &'t Self;
 
-    fn build(tree: &Tree, threads: usize) -> Result<Self> {
+    fn build(tree: &NameTree, threads: usize) -> Result<Self> {
         let slots = (tree.entries.len() + 2).next_power_of_two();
         let words = if APART { slots } else { 0 };
         Ok(Self { table: Uvfs::build(tree, threads)?, names: lines(slots), words: lines(words) })
     }
 
-    fn remove(&mut self, entry: &Entry) -> Result<()> {
+    fn remove(&mut self, entry: &TreeEntry) -> Result<()> {
         self.table.remove(entry)
     }
 
-    fn create(&mut self, entry: &Entry) -> Result<()> {
+    fn create(&mut self, entry: &TreeEntry) -> Result<()> {
         self.table.create(entry)
     }
 
@@ -95,7 +95,7 @@ impl<P: CountAndLock, const APART: bool> Referenced<'_, P, APART> {
     }
 }
 
-impl<P: CountAndLock, const APART: bool> Names for Referenced<'_, P, APART> {
+impl<P: CountAndLock, const APART: bool> NameTable for Referenced<'_, P, APART> {
     type At = Pos;
 
     #[inline]
@@ -122,7 +122,7 @@ impl<P: CountAndLock, const APART: bool> Names for Referenced<'_, P, APART> {
     }
 
     #[inline]
-    fn perm(&self, at: Pos) -> Perm {
+    fn perm(&self, at: Pos) -> DirPerm {
         self.hits.perm(at)
     }
 }

@@ -25,7 +25,7 @@ use uvfs_sync::percpu_rwsem::PerCpuRwSem;
 const SHARDS: usize = 128;
 
 /// A node as the tree knows it.
-pub struct Known {
+pub struct KnownNode {
     ino: u64,
     parent: u64,
     name: Vec<u8>,
@@ -34,7 +34,7 @@ pub struct Known {
     gid: u32,
 }
 
-impl Known {
+impl KnownNode {
     /// The node as it is now.
     ///
     /// # Errors
@@ -67,10 +67,10 @@ impl Known {
 
 /// The nodes that one lock protects.
 #[derive(Default)]
-pub struct Shard(Vec<Option<Known>>);
+pub struct Shard(Vec<Option<KnownNode>>);
 
 impl Shard {
-    fn put(&mut self, at: usize, known: Option<Known>) {
+    fn put(&mut self, at: usize, known: Option<KnownNode>) {
         if self.0.len() <= at {
             self.0.resize_with(at + 1, || None);
         }
@@ -133,7 +133,7 @@ impl TreeLocks {
 
     /// Looks at a node under its lock. False if the tree does not have it.
     #[inline]
-    fn look(&self, ino: u64, look: impl FnOnce(&Known) -> bool) -> bool {
+    fn look(&self, ino: u64, look: impl FnOnce(&KnownNode) -> bool) -> bool {
         let known = |part: &Shard, at: usize| {
             part.0.get(at).and_then(Option::as_ref).filter(|known| known.ino == ino).is_some_and(look)
         };
@@ -148,7 +148,7 @@ impl TreeLocks {
     }
 
     /// Puts a node into the tree, or takes it out, with its directory locked too.
-    fn change(&self, ino: u64, parent: u64, known: Option<Known>) {
+    fn change(&self, ino: u64, parent: u64, known: Option<KnownNode>) {
         match self {
             Self::Stock(lock) => noted(0).with(|| lock.write()).put(place(ino), known),
             Self::Hashed(locks) => {
@@ -168,7 +168,7 @@ impl TreeLocks {
     /// # Errors
     /// ENOENT if it is removed.
     pub fn add(&self, node: &Node) -> Result<()> {
-        let known = Known::of(node)?;
+        let known = KnownNode::of(node)?;
         self.change(known.ino, known.parent, Some(known));
         Ok(())
     }

@@ -2,14 +2,14 @@
 
 use uvfs_cache::Attr;
 
-use crate::names::key::Borrowed;
-use crate::names::tree::Tree;
-use crate::names::{Miss, Names, Perm};
+use crate::names::key::BorrowedKey;
+use crate::names::tree::NameTree;
+use crate::names::{DirPerm, Miss, NameTable};
 
 /// Finds a key.
 pub trait Get {
     /// Calls `read` on the value, if the key exists, and returns its result.
-    fn get<R>(&self, key: Borrowed<'_>, read: impl FnOnce(&Attr) -> R) -> Option<R>;
+    fn get<R>(&self, key: BorrowedKey<'_>, read: impl FnOnce(&Attr) -> R) -> Option<R>;
 }
 
 /// A view of a map as a tree of names.
@@ -20,30 +20,30 @@ pub struct Keyed<G>(pub G);
 #[derive(Clone, Copy, Debug)]
 pub struct Dir {
     ino: u64,
-    perm: Perm,
+    perm: DirPerm,
 }
 
 impl Dir {
     #[inline]
     fn of(attr: &Attr) -> Self {
-        Self { ino: attr.ino, perm: Perm { mode: attr.mode, uid: attr.uid, gid: attr.gid } }
+        Self { ino: attr.ino, perm: DirPerm { mode: attr.mode, uid: attr.uid, gid: attr.gid } }
     }
 }
 
 impl Dir {
     /// The key of a name in this directory.
     #[inline]
-    pub fn key(self, name: &[u8]) -> Borrowed<'_> {
-        Borrowed { parent: self.ino, name }
+    pub fn key(self, name: &[u8]) -> BorrowedKey<'_> {
+        BorrowedKey { parent: self.ino, name }
     }
 }
 
-impl<G: Get> Names for Keyed<G> {
+impl<G: Get> NameTable for Keyed<G> {
     type At = Dir;
 
     #[inline]
     fn root(&self) -> Result<Dir, Miss> {
-        Ok(Dir::of(&Tree::root()))
+        Ok(Dir::of(&NameTree::root()))
     }
 
     #[inline]
@@ -60,7 +60,7 @@ impl<G: Get> Names for Keyed<G> {
     }
 
     #[inline]
-    fn perm(&self, at: Dir) -> Perm {
+    fn perm(&self, at: Dir) -> DirPerm {
         at.perm
     }
 }

@@ -1,8 +1,8 @@
 //! The compared tables: uvfs, the kernel's mechanisms, and the maps that a program would use instead.
 //!
-//! A [`Table`] is filled once from a [`Tree`] and then shared by all threads. Each thread has a
+//! A [`Table`] is filled once from a [`NameTree`] and then shared by all threads. Each thread has a
 //! [`Local`], for tables that register threads or copy data per thread. Each operation has a view of it
-//! ([`Names`]). A map only implements how it finds a key (`keyed::Get`); the walk above it ([`keyed`]) is the
+//! ([`NameTable`]). A map only implements how it finds a key (`keyed::Get`); the walk above it ([`keyed`]) is the
 //! same for all.
 //!
 //! Every map has the same keys (parent and name, inline), the same hasher and the same values (the
@@ -26,8 +26,8 @@ pub mod uvfs;
 
 use anyhow::Result;
 
-use crate::names::Names;
-use crate::names::tree::{Entry, Tree};
+use crate::names::NameTable;
+use crate::names::tree::{NameTree, TreeEntry};
 
 /// A table that holds a tree.
 pub trait Table: Send + Sync + Sized {
@@ -40,19 +40,19 @@ pub trait Table: Send + Sync + Sized {
     ///
     /// # Errors
     /// A sentence that says why the table cannot be built.
-    fn build(tree: &Tree, threads: usize) -> Result<Self>;
+    fn build(tree: &NameTree, threads: usize) -> Result<Self>;
 
     /// Removes a file. Called before any thread has a part.
     ///
     /// # Errors
     /// If the file is not there.
-    fn remove(&mut self, entry: &Entry) -> Result<()>;
+    fn remove(&mut self, entry: &TreeEntry) -> Result<()>;
 
     /// Creates a file. Called before any thread has a part.
     ///
     /// # Errors
     /// If there is no memory for it.
-    fn create(&mut self, entry: &Entry) -> Result<()>;
+    fn create(&mut self, entry: &TreeEntry) -> Result<()>;
 
     /// The part of thread `thread` (counted from 0). That thread itself makes it.
     fn local(&self, thread: usize) -> Self::Local<'_>;
@@ -76,7 +76,7 @@ pub trait Movable: Table {
 /// One thread's part of a table.
 pub trait Local {
     /// One operation's view.
-    type View<'l>: Names
+    type View<'l>: NameTable
     where
         Self: 'l;
 

@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result};
 
 use crate::arms::Table;
 use crate::arms::hashbrown::{self, Map, fill};
-use crate::names::tree::{Entry, Tree};
+use crate::names::tree::{NameTree, TreeEntry};
 
 /// The arm: a map for each thread.
 #[derive(Debug)]
@@ -14,16 +14,16 @@ pub struct Null(Vec<Map>);
 impl Table for Null {
     type Local<'t> = &'t Map;
 
-    fn build(tree: &Tree, threads: usize) -> Result<Self> {
+    fn build(tree: &NameTree, threads: usize) -> Result<Self> {
         (threads > 0).then_some(()).context("at least one thread is needed")?;
         Ok(Self((0..threads).map(|_| fill(tree)).collect()))
     }
 
-    fn remove(&mut self, entry: &Entry) -> Result<()> {
+    fn remove(&mut self, entry: &TreeEntry) -> Result<()> {
         self.0.iter_mut().try_for_each(|map| hashbrown::remove(map, entry))
     }
 
-    fn create(&mut self, entry: &Entry) -> Result<()> {
+    fn create(&mut self, entry: &TreeEntry) -> Result<()> {
         self.0.iter_mut().for_each(|map| hashbrown::create(map, entry));
         Ok(())
     }

@@ -6,8 +6,8 @@ use uvfs_cache::Attr;
 
 use crate::arms::keyed::{Get, Keyed};
 use crate::arms::{Local, Table};
-use crate::names::key::{Borrowed, Hashing, Key, hashing};
-use crate::names::tree::{Entry, Tree};
+use crate::names::key::{BorrowedKey, Hashing, Key, hashing};
+use crate::names::tree::{NameTree, TreeEntry};
 
 /// The arm.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub struct Papaya(HashMap<Key, Attr, Hashing>);
 impl Table for Papaya {
     type Local<'t> = &'t Self;
 
-    fn build(tree: &Tree, _threads: usize) -> Result<Self> {
+    fn build(tree: &NameTree, _threads: usize) -> Result<Self> {
         let map = HashMap::builder().capacity(tree.entries.len()).hasher(hashing()).build();
         let pinned = map.pin();
         for entry in &tree.entries {
@@ -26,13 +26,13 @@ impl Table for Papaya {
         Ok(Self(map))
     }
 
-    fn remove(&mut self, entry: &Entry) -> Result<()> {
+    fn remove(&mut self, entry: &TreeEntry) -> Result<()> {
         let pinned = self.0.pin();
-        let removed = pinned.remove(&Borrowed { parent: entry.parent, name: &entry.name });
+        let removed = pinned.remove(&BorrowedKey { parent: entry.parent, name: &entry.name });
         removed.map(drop).context("the file to be removed is not there")
     }
 
-    fn create(&mut self, entry: &Entry) -> Result<()> {
+    fn create(&mut self, entry: &TreeEntry) -> Result<()> {
         self.0.pin().insert(Key::new(entry.parent, &entry.name), entry.attr);
         Ok(())
     }
@@ -58,7 +58,7 @@ impl Local for &Papaya {
 
 impl Get for Pinned<'_> {
     #[inline]
-    fn get<R>(&self, key: Borrowed<'_>, read: impl FnOnce(&Attr) -> R) -> Option<R> {
+    fn get<R>(&self, key: BorrowedKey<'_>, read: impl FnOnce(&Attr) -> R) -> Option<R> {
         HashMapRef::get(self, &key).map(read)
     }
 }

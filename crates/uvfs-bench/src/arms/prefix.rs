@@ -10,10 +10,10 @@ use uvfs_cache::machinery::prefix::{Question, Way};
 
 use crate::arms::uvfs::{Hits, Uvfs};
 use crate::arms::{Local, Movable, Table};
-use crate::names::namei::{self, Cred, Failure, may_search};
+use crate::names::namei::{self, Failure, Walker, may_search};
 use crate::names::paths::Path;
-use crate::names::tree::{Entry, Tree};
-use crate::names::{Miss, Names, Perm};
+use crate::names::tree::{NameTree, TreeEntry};
+use crate::names::{DirPerm, Miss, NameTable};
 
 /// Stands for the credentials of the only caller.
 const WHO: u32 = 1;
@@ -24,15 +24,15 @@ pub struct Prefixes(Uvfs);
 impl Table for Prefixes {
     type Local<'t> = &'t Self;
 
-    fn build(tree: &Tree, threads: usize) -> Result<Self> {
+    fn build(tree: &NameTree, threads: usize) -> Result<Self> {
         Ok(Self(Uvfs::build(tree, threads)?))
     }
 
-    fn remove(&mut self, entry: &Entry) -> Result<()> {
+    fn remove(&mut self, entry: &TreeEntry) -> Result<()> {
         self.0.remove(entry)
     }
 
-    fn create(&mut self, entry: &Entry) -> Result<()> {
+    fn create(&mut self, entry: &TreeEntry) -> Result<()> {
         self.0.create(entry)
     }
 
@@ -92,7 +92,7 @@ impl Fronted<'_> {
     }
 }
 
-impl Names for Fronted<'_> {
+impl NameTable for Fronted<'_> {
     type At = Pos;
 
     #[inline]
@@ -129,7 +129,7 @@ impl Names for Fronted<'_> {
     /// [`namei::stat`] in two steps. The entry of a directory part belongs to the caller, so its directories are
     /// not asked for permission again, except the last one.
     #[inline]
-    fn stat(&self, cred: Cred, path: &[u8], attr: &mut Attr) -> Result<(), Failure> {
+    fn stat(&self, cred: Walker, path: &[u8], attr: &mut Attr) -> Result<(), Failure> {
         let cut = path.iter().rposition(|b| *b == b'/').unwrap_or(0);
         let (dirs, last) = path.split_at(cut);
         if dirs.is_empty() {
@@ -147,7 +147,7 @@ impl Names for Fronted<'_> {
     }
 
     #[inline]
-    fn perm(&self, at: Pos) -> Perm {
+    fn perm(&self, at: Pos) -> DirPerm {
         self.0.perm(at)
     }
 }

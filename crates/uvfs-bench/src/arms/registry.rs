@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 
 use crate::arms::{dashmap, hashbrown, kernel, null, papaya, prefix, std_rwlock, uvfs};
 use crate::harness::Arm;
-use crate::workloads::lookups::{Lookups, Method, Setup};
+use crate::workloads::lookups::{LookupArm, Method, Setup};
 
 /// Every table. The bounds come first: `null` (this machine's scaling) and a map without a lock.
 pub const TABLES: [&str; 10] = [
@@ -26,19 +26,19 @@ pub const TABLES: [&str; 10] = [
 /// A sentence that says that the table is unknown, is missing from this build, or cannot be filled.
 pub fn table<M: Method>(name: &'static str, setup: &Setup) -> Result<Box<dyn Arm>> {
     Ok(match name.trim_end_matches("-table") {
-        "null" => Box::new(Lookups::<null::Null, M>::new(name, setup)?),
-        "hashbrown" => Box::new(Lookups::<hashbrown::NoLock, M>::new(name, setup)?),
-        "std-rwlock" => Box::new(Lookups::<std_rwlock::StdRwLock, M>::new(name, setup)?),
-        "dashmap" => Box::new(Lookups::<dashmap::Dash, M>::new(name, setup)?),
-        "papaya" => Box::new(Lookups::<papaya::Papaya, M>::new(name, setup)?),
+        "null" => Box::new(LookupArm::<null::Null, M>::new(name, setup)?),
+        "hashbrown" => Box::new(LookupArm::<hashbrown::NoLock, M>::new(name, setup)?),
+        "std-rwlock" => Box::new(LookupArm::<std_rwlock::StdRwLock, M>::new(name, setup)?),
+        "dashmap" => Box::new(LookupArm::<dashmap::Dash, M>::new(name, setup)?),
+        "papaya" => Box::new(LookupArm::<papaya::Papaya, M>::new(name, setup)?),
         #[cfg(urcu)]
-        "urcu" => Box::new(Lookups::<crate::arms::urcu::Urcu, M>::new(name, setup)?),
+        "urcu" => Box::new(LookupArm::<crate::arms::urcu::Urcu, M>::new(name, setup)?),
         #[cfg(not(urcu))]
         "urcu" => bail!(crate::arms::urcu::MISSING),
-        "stock" => Box::new(Lookups::<kernel::Stock, M>::new(name, setup)?),
-        "patched" => Box::new(Lookups::<kernel::Patched, M>::new(name, setup)?),
-        "uvfs-prefix" => Box::new(Lookups::<prefix::Prefixes, M>::new(name, setup)?),
-        "uvfs" => Box::new(Lookups::<uvfs::Uvfs, M>::new(name, setup)?),
+        "stock" => Box::new(LookupArm::<kernel::Stock, M>::new(name, setup)?),
+        "patched" => Box::new(LookupArm::<kernel::Patched, M>::new(name, setup)?),
+        "uvfs-prefix" => Box::new(LookupArm::<prefix::Prefixes, M>::new(name, setup)?),
+        "uvfs" => Box::new(LookupArm::<uvfs::Uvfs, M>::new(name, setup)?),
         other => bail!("{other:?} is no table; tables are {}", TABLES.join(", ")),
     })
 }

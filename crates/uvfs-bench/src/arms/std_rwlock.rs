@@ -12,8 +12,8 @@ use uvfs_cache::Attr;
 use crate::arms::hashbrown::{self, Map, fill};
 use crate::arms::keyed::{Get, Keyed};
 use crate::arms::{Local, Table};
-use crate::names::key::Borrowed;
-use crate::names::tree::{Entry, Tree};
+use crate::names::key::BorrowedKey;
+use crate::names::tree::{NameTree, TreeEntry};
 
 /// The arm.
 #[derive(Debug)]
@@ -24,15 +24,15 @@ impl Table for StdRwLock {
     type Local<'t> = &'t Self;
 
     #[expect(clippy::disallowed_types, reason = "it is what is measured here")]
-    fn build(tree: &Tree, _threads: usize) -> Result<Self> {
+    fn build(tree: &NameTree, _threads: usize) -> Result<Self> {
         Ok(Self(RwLock::new(fill(tree))))
     }
 
-    fn remove(&mut self, entry: &Entry) -> Result<()> {
+    fn remove(&mut self, entry: &TreeEntry) -> Result<()> {
         hashbrown::remove(self.0.get_mut().unwrap_or_else(PoisonError::into_inner), entry)
     }
 
-    fn create(&mut self, entry: &Entry) -> Result<()> {
+    fn create(&mut self, entry: &TreeEntry) -> Result<()> {
         hashbrown::create(self.0.get_mut().unwrap_or_else(PoisonError::into_inner), entry);
         Ok(())
     }
@@ -56,7 +56,7 @@ impl Local for &StdRwLock {
 
 impl Get for RwLockReadGuard<'_, Map> {
     #[inline]
-    fn get<R>(&self, key: Borrowed<'_>, read: impl FnOnce(&Attr) -> R) -> Option<R> {
+    fn get<R>(&self, key: BorrowedKey<'_>, read: impl FnOnce(&Attr) -> R) -> Option<R> {
         Map::get(self, &key).map(read)
     }
 }

@@ -11,8 +11,8 @@ use uvfs_cache::machinery::{Pos, Stuck};
 use uvfs_cache::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Room, SbId, SbOptions, Ttl};
 
 use crate::arms::{Local, Movable, Table};
-use crate::names::tree::{Entry, ROOT, Tree};
-use crate::names::{Miss, Names, Perm};
+use crate::names::tree::{NameTree, ROOT, TreeEntry};
+use crate::names::{DirPerm, Miss, NameTable};
 
 /// The arm.
 pub struct Uvfs {
@@ -33,7 +33,7 @@ impl Uvfs {
         self.cache.get(*id).context("the directory is gone")
     }
 
-    fn add(&mut self, entry: &Entry) -> Result<()> {
+    fn add(&mut self, entry: &TreeEntry) -> Result<()> {
         let cache = self.cache.clone();
         let id = self.dirs.get(&entry.parent).context("an entry stands before its directory")?;
         let dir = cache.get(*id).context("the directory is gone")?;
@@ -54,7 +54,7 @@ impl Uvfs {
 impl Table for Uvfs {
     type Local<'t> = &'t Self;
 
-    fn build(tree: &Tree, _threads: usize) -> Result<Self> {
+    fn build(tree: &NameTree, _threads: usize) -> Result<Self> {
         let entries = tree.entries.len();
         let negative = tree.entries.iter().filter(|e| e.attr.ino == 0).count();
         let cache = Cache::new(Config {
@@ -68,19 +68,19 @@ impl Table for Uvfs {
             watched: false,
             on_evict: Box::new(|_, _| {}),
         })?;
-        let root = cache.make_root(sb, &fresh(Tree::root()))?.id();
+        let root = cache.make_root(sb, &fresh(NameTree::root()))?.id();
         let mut table = Self { cache, sb, root, dirs: HashMap::from([(ROOT, root)]) };
         tree.entries.iter().try_for_each(|entry| table.add(entry))?;
         Ok(table)
     }
 
-    fn remove(&mut self, entry: &Entry) -> Result<()> {
+    fn remove(&mut self, entry: &TreeEntry) -> Result<()> {
         let dir = self.dir(entry.parent)?;
         self.cache.lock_name(&dir, &entry.name).remove(None);
         Ok(())
     }
 
-    fn create(&mut self, entry: &Entry) -> Result<()> {
+    fn create(&mut self, entry: &TreeEntry) -> Result<()> {
         self.add(entry)
     }
 
@@ -136,7 +136,7 @@ impl<'l> Hits<'l> {
         (self.cache, self.root)
     }
 
-    /// [`Names::look`], and which inode it was.
+    /// [`NameTable::look`], and which inode it was.
     #[inline(always)]
     pub(crate) fn look_id(&self, at: Pos, name: &[u8], attr: &mut Attr) -> Result<InodeId, Miss> {
         self.cache.look(&self.names, at, &self.names.hash(name), attr).map_err(missed)
@@ -151,7 +151,7 @@ fn missed(stuck: Stuck) -> Miss {
     }
 }
 
-impl Names for Hits<'_> {
+impl NameTable for Hits<'_> {
     type At = Pos;
 
     #[inline(always)]
@@ -170,8 +170,8 @@ impl Names for Hits<'_> {
     }
 
     #[inline(always)]
-    fn perm(&self, at: Pos) -> Perm {
+    fn perm(&self, at: Pos) -> DirPerm {
         let perm = self.cache.perm(at);
-        Perm { mode: perm.mode, uid: perm.uid, gid: perm.gid }
+        DirPerm { mode: perm.mode, uid: perm.uid, gid: perm.gid }
     }
 }

@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, Command, value_parser};
 
 use crate::harness::thp::Thp;
 use crate::report::write::Format;
-use crate::workloads::target::Target;
+use crate::workloads::target::RunTarget;
 use crate::workloads::{Workload, options};
 
 /// Most threads at once.
@@ -97,7 +97,7 @@ fn common() -> Vec<Arg> {
             .long("target")
             .value_name("inproc|host|[NAME=]DIR,..")
             .value_delimiter(',')
-            .value_parser(|text: &str| text.parse::<Target>())
+            .value_parser(|text: &str| text.parse::<RunTarget>())
             .default_value("inproc")
             .help("In this process, or by system calls below a directory (host: the machine's own tmpfs)"),
         Arg::new("format")

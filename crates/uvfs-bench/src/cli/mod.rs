@@ -19,7 +19,7 @@ use clap::error::ErrorKind;
 use clap::{ArgMatches, Command};
 
 use crate::harness::processes;
-use crate::report::{self, Report};
+use crate::report::{self, BenchReport};
 use crate::workloads::{self, Workload};
 use crate::{figures, images};
 
@@ -119,7 +119,7 @@ fn plot(matches: &ArgMatches) -> Result<()> {
     let reports = files
         .map(|file| {
             let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-            let report: Report = serde_json::from_str(&text)
+            let report: BenchReport = serde_json::from_str(&text)
                 .with_context(|| format!("{} is no report; write one with --format json", file.display()))?;
             ensure!(
                 report.version == report::VERSION,

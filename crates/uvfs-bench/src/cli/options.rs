@@ -11,10 +11,10 @@ use crate::harness::schedule::{Settings, Width};
 use crate::harness::thp::Thp;
 use crate::report::write::Format;
 use crate::workloads::Workload;
-use crate::workloads::target::Target;
+use crate::workloads::target::RunTarget;
 
 /// The options that all workloads share.
-pub struct Options {
+pub struct RunOptions {
     /// How a case is run.
     pub settings: Settings,
     /// In-process arms.
@@ -22,7 +22,7 @@ pub struct Options {
     /// Whether the user chose these arms explicitly.
     pub chosen: bool,
     /// Where to run: in this process, below a directory, or both.
-    pub targets: Vec<Target>,
+    pub targets: Vec<RunTarget>,
     /// Huge pages.
     pub thp: Thp,
     /// Whether each turn's seconds are printed.
@@ -33,21 +33,21 @@ pub struct Options {
     pub out: Option<PathBuf>,
 }
 
-impl Options {
+impl RunOptions {
     /// Reads the options from the command line.
     ///
     /// # Errors
     /// A sentence that says which options contradict each other.
     pub fn read(workload: &dyn Workload, matches: &ArgMatches) -> Result<Self> {
         let numbers = |name| matches.get_many::<u64>(name).into_iter().flatten().map(|n| *n as usize);
-        let targets: Vec<Target> = matches.get_many("target").into_iter().flatten().cloned().collect();
-        let system_calls = targets.iter().any(|t| *t != Target::InProcess);
+        let targets: Vec<RunTarget> = matches.get_many("target").into_iter().flatten().cloned().collect();
+        let system_calls = targets.iter().any(|t| *t != RunTarget::InProcess);
         ensure!(
             workload.has_targets() || !system_calls,
             "{} has no system calls; its only target is inproc",
             workload.name()
         );
-        let in_process = targets.contains(&Target::InProcess);
+        let in_process = targets.contains(&RunTarget::InProcess);
         ensure!(
             in_process || !matches.contains_id("arms"),
             "--arms chooses among the arms of this process; add inproc to --target"

@@ -6,13 +6,13 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::ArgMatches;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::cli::options::Options;
+use crate::cli::options::RunOptions;
 use crate::harness::machine::{Machine, Ticks};
 use crate::harness::schedule::{self, Case, Slot};
 use crate::harness::{sys, thp};
 use crate::report::write::write;
-use crate::report::{Report, VERSION, build, per_second};
-use crate::workloads::target::Target;
+use crate::report::{BenchReport, VERSION, build, per_second};
+use crate::workloads::target::RunTarget;
 use crate::workloads::{Prepare, Workload};
 
 /// Runs a workload and writes its report.
@@ -20,7 +20,7 @@ use crate::workloads::{Prepare, Workload};
 /// # Errors
 /// A sentence for the user.
 pub fn run(workload: &dyn Workload, matches: &ArgMatches) -> Result<()> {
-    let options = Options::read(workload, matches)?;
+    let options = RunOptions::read(workload, matches)?;
     let cases = workload.cases(matches)?;
     if let Some(out) = &options.out {
         // Checked now, not after minutes of measuring.
@@ -28,7 +28,7 @@ pub fn run(workload: &dyn Workload, matches: &ArgMatches) -> Result<()> {
         made.with_context(|| format!("cannot write {}", out.display()))?;
     }
     options.thp.begin()?;
-    let mut report = Report {
+    let mut report = BenchReport {
         version: VERSION,
         workload: workload.name().to_owned(),
         machine: Machine::here(),
@@ -52,7 +52,7 @@ pub fn run(workload: &dyn Workload, matches: &ArgMatches) -> Result<()> {
 }
 
 /// Makes a case's arms and checks that each gives right results.
-fn set_up(prepare: Prepare<'_>, options: &Options, notes: &mut Vec<String>) -> Result<Case> {
+fn set_up(prepare: Prepare<'_>, options: &RunOptions, notes: &mut Vec<String>) -> Result<Case> {
     let Prepare { params, variants, maker } = prepare;
     let mut case = Case { params, variants, arms: Vec::new(), huge: Vec::new() };
     for name in &options.arms {
@@ -73,7 +73,7 @@ fn set_up(prepare: Prepare<'_>, options: &Options, notes: &mut Vec<String>) -> R
     let more = maker.more(options.threads())?;
     case.huge.extend(more.iter().map(|_| 0));
     case.arms.extend(more);
-    for target in options.targets.iter().filter(|t| **t != Target::InProcess) {
+    for target in options.targets.iter().filter(|t| **t != RunTarget::InProcess) {
         let arm = maker.target(target)?;
         note(notes, format!("{} crosses the system-call boundary; the in-process arms do not", arm.name()));
         case.arms.push(arm);
@@ -95,9 +95,9 @@ fn note(notes: &mut Vec<String>, text: String) {
 fn measure(
     workload: &dyn Workload,
     case: &Case,
-    options: &Options,
+    options: &RunOptions,
     bar: &ProgressBar,
-    report: &mut Report,
+    report: &mut BenchReport,
 ) -> Result<()> {
     let settings = &options.settings;
     let turns = settings.rounds * case.variants.len() * settings.widths.len() * case.arms.len();
@@ -136,7 +136,7 @@ fn progress(cases: u64) -> ProgressBar {
     bar
 }
 
-fn emit(report: &Report, options: &Options) -> Result<()> {
+fn emit(report: &BenchReport, options: &RunOptions) -> Result<()> {
     let text = write(report, options.format)?;
     match &options.out {
         Some(out) => fs::write(out, text).with_context(|| format!("cannot write {}", out.display())),

@@ -38,7 +38,7 @@ pub trait Arm: Send + Sync {
     ///
     /// # Errors
     /// If it cannot be set up.
-    fn worker<'a>(&'a self, variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>>;
+    fn worker<'a>(&'a self, variant: usize, seat: WorkerSeat) -> Result<Box<dyn Worker + 'a>>;
 
     /// Unmeasured work that runs on its own thread beside the measured threads.
     ///
@@ -84,7 +84,7 @@ pub trait Arm: Send + Sync {
 
 /// Which of the workers this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seat {
+pub struct WorkerSeat {
     /// Counted from 0.
     pub index: usize,
     /// How many there are.

@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::harness::batch::Batch;
-use crate::harness::turn::{Plan, Time, batches};
-use crate::harness::{Arm, Seat, Worker, pin};
+use crate::harness::turn::{TurnPlan, TurnTime, batches};
+use crate::harness::{Arm, Worker, WorkerSeat, pin};
 
 /// The word on the command line that turns this program into a worker.
 pub const WORD: &str = "work-for-uvfs-bench";
@@ -56,7 +56,7 @@ impl Drop for Process {
 ///
 /// # Errors
 /// If a process cannot start or answers wrongly.
-pub fn run(arm: &dyn Arm, plan: Plan<'_>) -> Result<Vec<Vec<Batch>>> {
+pub fn run(arm: &dyn Arm, plan: TurnPlan<'_>) -> Result<Vec<Vec<Batch>>> {
     let what = arm.elsewhere(plan.variant).context("another process cannot do this arm's work")?;
     let mut processes = (0..plan.threads)
         .map(|index| {
@@ -113,13 +113,13 @@ fn now() -> u64 {
 ///
 /// # Errors
 /// The work's error, or that the parent went away.
-pub fn serve(make: impl FnOnce(&Value, Seat) -> Result<Box<dyn Worker>>) -> Result<()> {
+pub fn serve(make: impl FnOnce(&Value, WorkerSeat) -> Result<Box<dyn Worker>>) -> Result<()> {
     let mut input = std::io::stdin().lock();
     let mut line = String::new();
     input.read_line(&mut line).context("no order on standard input")?;
     let order: Order = serde_json::from_str(&line).context("an order that cannot be read")?;
     pin::pin(&pin::cpus()?, order.index)?;
-    let mut worker = make(&order.arm, Seat { index: order.index, of: order.of })?;
+    let mut worker = make(&order.arm, WorkerSeat { index: order.index, of: order.of })?;
     println!("ready");
     line.clear();
     input.read_line(&mut line).context("no time to begin at")?;
@@ -129,7 +129,7 @@ pub fn serve(make: impl FnOnce(&Value, Seat) -> Result<Box<dyn Worker>>) -> Resu
     }
     let late = Duration::from_nanos(now() - begin);
     let began = Instant::now().checked_sub(late).context("the clock is younger than this run")?;
-    let time = Time { began, length: Duration::from_nanos(order.length), grain: order.grain };
+    let time = TurnTime { began, length: Duration::from_nanos(order.length), grain: order.grain };
     let done = batches(&mut *worker, time, &AtomicBool::new(false))?;
     println!("{}", serde_json::to_string(&done)?);
     Ok(())

@@ -136,7 +136,7 @@ pub fn run(
                     .with_context(|| arm.name().to_owned())?,
             ),
         };
-        let plan = turn::Plan {
+        let plan = turn::TurnPlan {
             variant: slot.variant,
             threads: slot.width.workers(),
             length: if arm.once(slot.variant) { Duration::ZERO } else { settings.length },
@@ -164,7 +164,7 @@ struct Turn {
 impl Turn {
     /// Runs a turn; repeats it if none of it counts. The last attempt is counted as it is, with all of it marked as
     /// dropped. That happens to a short turn on a busy machine.
-    fn of(arm: &dyn Arm, plan: turn::Plan<'_>, width: Width, drop: bool) -> Result<Self> {
+    fn of(arm: &dyn Arm, plan: turn::TurnPlan<'_>, width: Width, drop: bool) -> Result<Self> {
         let mut left = ATTEMPTS;
         loop {
             left -= 1;

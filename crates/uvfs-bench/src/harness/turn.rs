@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 
 use crate::harness::batch::{Batch, GRAIN, preemptions};
-use crate::harness::{Arm, Companion, Seat, Worker, pin};
+use crate::harness::{Arm, Companion, Worker, WorkerSeat, pin};
 
 /// The parameters of one turn.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan<'a> {
+pub struct TurnPlan<'a> {
     /// Which variant of the case.
     pub variant: usize,
     /// Threads.
@@ -31,7 +31,7 @@ pub struct Plan<'a> {
 ///
 /// # Errors
 /// The error of a worker or of the companion.
-pub fn run(arm: &dyn Arm, plan: Plan<'_>) -> Result<Vec<Vec<Batch>>> {
+pub fn run(arm: &dyn Arm, plan: TurnPlan<'_>) -> Result<Vec<Vec<Batch>>> {
     let start =
         Start { barrier: Barrier::new(plan.threads), began: OnceLock::new(), over: AtomicBool::new(false) };
     let companion = arm.companion()?;
@@ -61,14 +61,14 @@ struct Start {
     over: AtomicBool,
 }
 
-fn seat(arm: &dyn Arm, plan: Plan<'_>, index: usize, start: &Start) -> Result<Vec<Batch>> {
-    let ready =
-        pin::pin(plan.cpus, index).and_then(|()| arm.worker(plan.variant, Seat { index, of: plan.threads }));
+fn seat(arm: &dyn Arm, plan: TurnPlan<'_>, index: usize, start: &Start) -> Result<Vec<Batch>> {
+    let ready = pin::pin(plan.cpus, index)
+        .and_then(|()| arm.worker(plan.variant, WorkerSeat { index, of: plan.threads }));
     // Also after an error, because the others wait for all.
     start.barrier.wait();
     let began = *start.began.get_or_init(Instant::now);
     let batches = ready.and_then(|mut worker| {
-        batches(&mut *worker, Time { began, length: plan.length, grain: plan.grain }, &start.over)
+        batches(&mut *worker, TurnTime { began, length: plan.length, grain: plan.grain }, &start.over)
     });
     if batches.is_err() {
         start.over.store(true, Ordering::Relaxed);
@@ -78,7 +78,7 @@ fn seat(arm: &dyn Arm, plan: Plan<'_>, index: usize, start: &Start) -> Result<Ve
 
 /// How long a worker works.
 #[derive(Clone, Copy, Debug)]
-pub struct Time {
+pub struct TurnTime {
     /// The moment from which all workers' times count.
     pub began: Instant,
     /// How long after that the turn ends.
@@ -91,8 +91,8 @@ pub struct Time {
 ///
 /// # Errors
 /// The worker's error.
-pub fn batches(worker: &mut dyn Worker, time: Time, over: &AtomicBool) -> Result<Vec<Batch>> {
-    let Time { began, length, grain } = time;
+pub fn batches(worker: &mut dyn Worker, time: TurnTime, over: &AtomicBool) -> Result<Vec<Batch>> {
+    let TurnTime { began, length, grain } = time;
     let now = || began.elapsed().as_nanos() as u64;
     let mut out = Vec::with_capacity((length.as_nanos() / GRAIN.as_nanos()).min(1 << 20) as usize * 2 + 16);
     let mut before = preemptions();
@@ -130,7 +130,7 @@ pub fn grain(arm: &dyn Arm, variant: usize, of: usize) -> Result<u64> {
     if let Some(grain) = arm.grain(variant) {
         return Ok(grain);
     }
-    let mut worker = arm.worker(variant, Seat { index: 0, of })?;
+    let mut worker = arm.worker(variant, WorkerSeat { index: 0, of })?;
     let mut ops = 1;
     loop {
         let began = Instant::now();
@@ -157,7 +157,7 @@ mod tests {
         fn check(&self) -> Result<()> {
             Ok(())
         }
-        fn worker<'a>(&'a self, variant: usize, _: Seat) -> Result<Box<dyn Worker + 'a>> {
+        fn worker<'a>(&'a self, variant: usize, _: WorkerSeat) -> Result<Box<dyn Worker + 'a>> {
             anyhow::ensure!(variant == 0, "no such variant");
             Ok(Box::new(Idling))
         }
@@ -172,8 +172,8 @@ mod tests {
         }
     }
 
-    fn plan(cpus: &[usize], variant: usize) -> Plan<'_> {
-        Plan { variant, threads: 2, length: Duration::from_millis(2), grain: 7, cpus }
+    fn plan(cpus: &[usize], variant: usize) -> TurnPlan<'_> {
+        TurnPlan { variant, threads: 2, length: Duration::from_millis(2), grain: 7, cpus }
     }
 
     #[test]
@@ -213,7 +213,7 @@ mod tests {
     fn a_worker_with_so_much_to_do_does_just_that() {
         let (over, began) = (AtomicBool::new(false), Instant::now());
         for length in [Duration::ZERO, Duration::from_secs(3600)] {
-            let time = Time { began, length, grain: 3 };
+            let time = TurnTime { began, length, grain: 3 };
             assert_eq!(batches(&mut Counting(12), time, &over).unwrap().len(), 4, "{length:?}");
         }
     }

@@ -6,7 +6,7 @@
 
 use anyhow::{Context as _, Result};
 
-use crate::names::tree::{Entry, Tree};
+use crate::names::tree::{NameTree, TreeEntry};
 
 /// Rounds of removal and creation.
 pub const ROUNDS: usize = 10;
@@ -25,9 +25,9 @@ pub enum AgingStep {
 ///
 /// # Errors
 /// The first error of `change`.
-pub fn age(tree: &Tree, mut change: impl FnMut(AgingStep, &Entry) -> Result<()>) -> Result<()> {
-    let is_file = |entry: &Entry| entry.attr.ino != 0 && !entry.attr.is_dir();
-    let files: Vec<&Entry> = tree.entries.iter().filter(|entry| is_file(entry)).collect();
+pub fn age(tree: &NameTree, mut change: impl FnMut(AgingStep, &TreeEntry) -> Result<()>) -> Result<()> {
+    let is_file = |entry: &TreeEntry| entry.attr.ino != 0 && !entry.attr.is_dir();
+    let files: Vec<&TreeEntry> = tree.entries.iter().filter(|entry| is_file(entry)).collect();
     operations(files.len() as u64, |what, file| {
         change(what, files.get(file as usize).context("no file of this number")?)
     })

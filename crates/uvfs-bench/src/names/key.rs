@@ -42,8 +42,8 @@ impl Key {
 
     /// The same key with its name borrowed.
     #[inline]
-    pub fn borrowed(&self) -> Borrowed<'_> {
-        Borrowed { parent: self.parent, name: self.name() }
+    pub fn borrowed(&self) -> BorrowedKey<'_> {
+        BorrowedKey { parent: self.parent, name: self.name() }
     }
 }
 
@@ -63,14 +63,14 @@ impl Hash for Key {
 
 /// A key to look up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Borrowed<'n> {
+pub struct BorrowedKey<'n> {
     /// Inode number of the directory.
     pub parent: u64,
     /// The name.
     pub name: &'n [u8],
 }
 
-impl Hash for Borrowed<'_> {
+impl Hash for BorrowedKey<'_> {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.parent);
@@ -78,7 +78,7 @@ impl Hash for Borrowed<'_> {
     }
 }
 
-impl Borrowed<'_> {
+impl BorrowedKey<'_> {
     /// The hash that every map computes.
     #[inline]
     pub fn hash_once(&self, hashing: &Hashing) -> u64 {
@@ -86,7 +86,7 @@ impl Borrowed<'_> {
     }
 }
 
-impl Equivalent<Key> for Borrowed<'_> {
+impl Equivalent<Key> for BorrowedKey<'_> {
     #[inline]
     fn equivalent(&self, key: &Key) -> bool {
         *self == key.borrowed()
@@ -100,12 +100,12 @@ mod tests {
     #[test]
     fn stored_and_borrowed_are_the_same_key() {
         for name in [&b""[..], b"a", b"level0", &[b'x'; NAME_MAX]] {
-            let (key, borrowed) = (Key::new(7, name), Borrowed { parent: 7, name });
+            let (key, borrowed) = (Key::new(7, name), BorrowedKey { parent: 7, name });
             assert!(borrowed.equivalent(&key));
             assert_eq!(hashing().hash_one(key), borrowed.hash_once(&hashing()));
-            assert!(!Borrowed { parent: 8, name }.equivalent(&key));
+            assert!(!BorrowedKey { parent: 8, name }.equivalent(&key));
         }
-        assert!(!Borrowed { parent: 7, name: b"ab" }.equivalent(&Key::new(7, b"abc")));
+        assert!(!BorrowedKey { parent: 7, name: b"ab" }.equivalent(&Key::new(7, b"abc")));
         assert_eq!(size_of::<Key>(), 48);
     }
 }

@@ -1,6 +1,6 @@
 //! The interface between the lookup workloads and their arms: names, attributes, paths, the walk.
 //!
-//! [`Names`] is the seam: a table that finds one name in one directory. [`walk`] and
+//! [`NameTable`] is the seam: a table that finds one name in one directory. [`walk`] and
 //! [`namei`] run above it and are the same code for every table. So a difference between two
 //! arms is a difference between two tables. [`tree`] says which files exist and in which order
 //! they are visited. Plain values and traits: nothing here is shared or locked.
@@ -14,12 +14,12 @@ pub mod walk;
 
 use uvfs_cache::Attr;
 
-use crate::names::namei::{Cred, Failure};
+use crate::names::namei::{Failure, Walker};
 use crate::names::paths::Path;
 
 /// Permissions of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Perm {
+pub struct DirPerm {
     /// Mode bits.
     pub mode: u32,
     /// Owner.
@@ -39,7 +39,7 @@ pub enum Miss {
 
 /// One table as one operation sees it. Made when the operation begins and dropped when it ends, so it may
 /// hold the guard, the lock or the read section that the table's documentation requires.
-pub trait Names {
+pub trait NameTable {
     /// A directory that the walk has reached.
     type At: Copy;
 
@@ -62,7 +62,7 @@ pub trait Names {
     fn look(&self, at: Self::At, name: &[u8], attr: &mut Attr) -> Result<(), Miss>;
 
     /// Copies the attributes of what a whole path names: name after name, unless the table has a shorter way. Only
-    /// the bare table calls this; under namei it is [`Names::stat`].
+    /// the bare table calls this; under namei it is [`NameTable::stat`].
     ///
     /// # Errors
     /// See [`Miss`].
@@ -79,7 +79,7 @@ pub trait Names {
     /// # Errors
     /// See [`Failure`].
     #[inline]
-    fn stat(&self, cred: Cred, path: &[u8], attr: &mut Attr) -> Result<(), Failure>
+    fn stat(&self, cred: Walker, path: &[u8], attr: &mut Attr) -> Result<(), Failure>
     where
         Self: Sized,
     {
@@ -87,5 +87,5 @@ pub trait Names {
     }
 
     /// Permissions of a directory, as of the time when the walk reached it.
-    fn perm(&self, at: Self::At) -> Perm;
+    fn perm(&self, at: Self::At) -> DirPerm;
 }

@@ -6,11 +6,11 @@
 
 use uvfs_cache::Attr;
 
-use crate::names::{Miss, Names, Perm};
+use crate::names::{DirPerm, Miss, NameTable};
 
 /// The user who walks.
 #[derive(Clone, Copy, Debug)]
-pub struct Cred {
+pub struct Walker {
     /// User id.
     pub uid: u32,
     /// Group id.
@@ -43,7 +43,7 @@ impl From<Miss> for Failure {
 /// # Errors
 /// See [`Failure`].
 #[inline]
-pub fn stat<N: Names>(names: &N, cred: Cred, path: &[u8], attr: &mut Attr) -> Result<(), Failure> {
+pub fn stat<N: NameTable>(names: &N, cred: Walker, path: &[u8], attr: &mut Attr) -> Result<(), Failure> {
     let mut at = names.root()?;
     let mut rest = path;
     loop {
@@ -81,7 +81,7 @@ fn first_slash(path: &[u8]) -> Option<usize> {
 
 /// Whether a directory with these permissions may be searched.
 #[inline]
-pub fn may_search(cred: Cred, perm: Perm) -> bool {
+pub fn may_search(cred: Walker, perm: DirPerm) -> bool {
     let class = if cred.uid == perm.uid {
         perm.mode >> 6
     } else if cred.gid == perm.gid {
@@ -111,7 +111,7 @@ mod tests {
     /// `/d/f`, where only its owner, user 7, may search `d`.
     struct Two;
 
-    impl Names for Two {
+    impl NameTable for Two {
         type At = u64;
         fn root(&self) -> Result<u64, Miss> {
             Ok(1)
@@ -123,14 +123,15 @@ mod tests {
             attr.ino = 3;
             if (at, name) == (2, b"f") { Ok(()) } else { Err(Miss::Absent) }
         }
-        fn perm(&self, at: u64) -> Perm {
-            Perm { mode: if at == 1 { 0o755 } else { 0o700 }, uid: if at == 1 { 0 } else { 7 }, gid: 0 }
+        fn perm(&self, at: u64) -> DirPerm {
+            DirPerm { mode: if at == 1 { 0o755 } else { 0o700 }, uid: if at == 1 { 0 } else { 7 }, gid: 0 }
         }
     }
 
     #[test]
     fn walks_and_asks_for_permission() {
-        let go = |uid, path: &str| stat(&Two, Cred { uid, gid: uid }, path.as_bytes(), &mut Attr::default());
+        let go =
+            |uid, path: &str| stat(&Two, Walker { uid, gid: uid }, path.as_bytes(), &mut Attr::default());
         assert_eq!(go(7, "/d/f"), Ok(()));
         assert_eq!(go(0, "//d//f"), Ok(()));
         assert_eq!(go(8, "/d/f"), Err(Failure::Denied));

@@ -37,7 +37,7 @@ pub struct Shape {
 
 /// A name of the tree.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct TreeEntry {
     /// Inode number of its directory.
     pub parent: u64,
     /// The name.
@@ -48,9 +48,9 @@ pub struct Entry {
 
 /// A tree.
 #[derive(Debug)]
-pub struct Tree {
+pub struct NameTree {
     /// Every name, parents before children.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<TreeEntry>,
     /// Files (or the absent names beside them) in visiting order.
     pub paths: Paths,
     /// Inode number at each path's end; 0 if there is none.
@@ -77,7 +77,7 @@ pub fn attr_of(ino: u64, dir: bool) -> Attr {
     }
 }
 
-impl Tree {
+impl NameTree {
     /// Makes the tree of this shape.
     ///
     /// # Errors
@@ -108,7 +108,7 @@ impl Tree {
 #[derive(Debug)]
 pub struct LazyTree {
     shape: Shape,
-    tree: OnceCell<Arc<Tree>>,
+    tree: OnceCell<Arc<NameTree>>,
 }
 
 impl LazyTree {
@@ -125,12 +125,12 @@ impl LazyTree {
     /// The tree.
     ///
     /// # Errors
-    /// See [`Tree::new`].
-    pub fn get(&self) -> Result<Arc<Tree>> {
+    /// See [`NameTree::new`].
+    pub fn get(&self) -> Result<Arc<NameTree>> {
         if let Some(tree) = self.tree.get() {
             return Ok(tree.clone());
         }
-        let tree = Arc::new(Tree::new(self.shape)?);
+        let tree = Arc::new(NameTree::new(self.shape)?);
         Ok(self.tree.get_or_init(|| tree).clone())
     }
 }
@@ -144,7 +144,7 @@ struct Leaf {
 
 struct Making {
     shape: Shape,
-    entries: Vec<Entry>,
+    entries: Vec<TreeEntry>,
     next: u64,
     found: Vec<Leaf>,
 }
@@ -178,14 +178,14 @@ impl Making {
             return self.found.push(Leaf { above: above.clone(), name, ino });
         }
         let name = format!("none{i:04}").into_bytes();
-        self.entries.push(Entry { parent: dir, name: name.clone(), attr: Attr::default() });
+        self.entries.push(TreeEntry { parent: dir, name: name.clone(), attr: Attr::default() });
         self.found.push(Leaf { above: above.clone(), name, ino: 0 });
     }
 
     fn enter(&mut self, parent: u64, name: &[u8], attr: impl FnOnce(u64) -> Attr) -> u64 {
         let ino = self.next;
         self.next += 1;
-        self.entries.push(Entry { parent, name: name.to_vec(), attr: attr(ino) });
+        self.entries.push(TreeEntry { parent, name: name.to_vec(), attr: attr(ino) });
         ino
     }
 }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     /// Walks a path through the entries.
-    fn find(tree: &Tree, index: usize) -> Option<u64> {
+    fn find(tree: &NameTree, index: usize) -> Option<u64> {
         let names: HashMap<_, _> =
             tree.entries.iter().map(|e| ((e.parent, &e.name[..]), e.attr.ino)).collect();
         let (mut above, last) = tree.paths.get(index).split();
@@ -225,7 +225,7 @@ mod tests {
         for (files, depth, per_dir) in
             [(1, 1, None), (1, 6, None), (100, 1, None), (100, 3, None), (100, 6, Some(7))]
         {
-            let tree = Tree::new(shape(files, depth, per_dir)).unwrap();
+            let tree = NameTree::new(shape(files, depth, per_dir)).unwrap();
             assert_eq!(tree.paths.len() as u64, files);
             for i in 0..tree.paths.len() {
                 assert_eq!(find(&tree, i), Some(tree.inos[i]), "{files} {depth}");
@@ -236,23 +236,23 @@ mod tests {
 
     #[test]
     fn levels_branch_alike_or_as_asked() {
-        let most = |tree: &Tree| {
+        let most = |tree: &NameTree| {
             let mut count: HashMap<u64, u64> = HashMap::new();
             tree.entries.iter().for_each(|e| *count.entry(e.parent).or_default() += 1);
             count.into_values().max().unwrap_or(0)
         };
-        assert_eq!(most(&Tree::new(shape(1000, 3, None)).unwrap()), 10);
-        assert_eq!(most(&Tree::new(shape(1000, 2, Some(250))).unwrap()), 250);
-        assert_eq!(most(&Tree::new(shape(64, 6, None)).unwrap()), 2);
-        let own = Tree::new(Shape { own: true, ..shape(3, 4, None) }).unwrap();
+        assert_eq!(most(&NameTree::new(shape(1000, 3, None)).unwrap()), 10);
+        assert_eq!(most(&NameTree::new(shape(1000, 2, Some(250))).unwrap()), 250);
+        assert_eq!(most(&NameTree::new(shape(64, 6, None)).unwrap()), 2);
+        let own = NameTree::new(Shape { own: true, ..shape(3, 4, None) }).unwrap();
         assert_eq!(own.entries.iter().filter(|e| e.parent == ROOT).count(), 3);
         assert_eq!(own.entries.len(), 12);
     }
 
     #[test]
     fn absent_names_stand_beside_the_files() {
-        let tree = Tree::new(Shape { negative: true, ..shape(5, 2, None) }).unwrap();
+        let tree = NameTree::new(Shape { negative: true, ..shape(5, 2, None) }).unwrap();
         assert!(tree.inos.iter().all(|ino| *ino == 0) && (0..5).all(|i| find(&tree, i) == Some(0)));
-        assert!(Tree::new(shape(0, 1, None)).is_err() && Tree::new(shape(1, 0, None)).is_err());
+        assert!(NameTree::new(shape(0, 1, None)).is_err() && NameTree::new(shape(1, 0, None)).is_err());
     }
 }

@@ -5,14 +5,14 @@
 use uvfs_cache::Attr;
 
 use crate::names::paths::Path;
-use crate::names::{Miss, Names};
+use crate::names::{Miss, NameTable};
 
 /// Walks from the root and copies the attributes of the path's last name.
 ///
 /// # Errors
 /// See [`Miss`].
 #[inline]
-pub fn walk<N: Names>(names: &N, path: Path<'_>, attr: &mut Attr) -> Result<(), Miss> {
+pub fn walk<N: NameTable>(names: &N, path: Path<'_>, attr: &mut Attr) -> Result<(), Miss> {
     let (above, last) = path.split();
     let mut at = names.root()?;
     for name in above {

@@ -6,7 +6,7 @@ use crate::report::{Ratio, Row, Scaling};
 
 /// The part that one case adds to a report.
 #[derive(Debug, Default)]
-pub struct Part {
+pub struct ReportPart {
     /// Rows.
     pub rows: Vec<Row>,
     /// Ratios.
@@ -16,11 +16,11 @@ pub struct Part {
 }
 
 /// The part of a case.
-pub fn part(case: &Case, series: &[Series]) -> Part {
+pub fn part(case: &Case, series: &[Series]) -> ReportPart {
     let arms: Vec<(&str, u64)> = case.arms.iter().map(|a| a.name()).zip(case.huge.iter().copied()).collect();
     let variants: Vec<Params> = case.variants.iter().map(|variant| merged(&case.params, variant)).collect();
     let view = View { arms: &arms, variants: &variants, series };
-    Part {
+    ReportPart {
         rows: series.iter().filter_map(|s| view.row(s)).collect(),
         ratios: view.ratios(),
         scaling: series.iter().filter_map(|s| view.scaling(s)).collect(),

@@ -1,6 +1,6 @@
 //! The result of a run: rows, ratios and scaling, and its output formats.
 //!
-//! [`Report`] is the JSON form, documented in the crate's `README.md`. The other formats are views of it, so a file can be
+//! [`BenchReport`] is the JSON form, documented in the crate's `README.md`. The other formats are views of it, so a file can be
 //! plotted or printed later. [`VERSION`] increases when a key changes its meaning or is removed.
 
 pub mod build;
@@ -20,7 +20,7 @@ pub const VERSION: u32 = 1;
 
 /// A run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct BenchReport {
     /// [`VERSION`].
     pub version: u32,
     /// The workload that was measured.

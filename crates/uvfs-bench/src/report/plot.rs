@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use crate::report::{Report, Row};
+use crate::report::{BenchReport, Row};
 
 const WIDTH: u32 = 900;
 const TITLE: u32 = 30;
@@ -27,7 +27,7 @@ struct Panel<'r> {
 ///
 /// # Errors
 /// If there is nothing to draw or the file cannot be written.
-pub fn plot(reports: &[Report], out: &Path) -> Result<()> {
+pub fn plot(reports: &[BenchReport], out: &Path) -> Result<()> {
     let panels: Vec<Panel<'_>> = reports.iter().flat_map(panels).collect();
     ensure!(!panels.is_empty(), "the files have no rows to draw");
     let heights: Vec<u32> = panels.iter().map(|p| TITLE + 40 + LINE * p.rows.len() as u32).collect();
@@ -46,7 +46,7 @@ pub fn plot(reports: &[Report], out: &Path) -> Result<()> {
     drawn().map_err(|e| anyhow::anyhow!("{e}")).with_context(|| format!("cannot write {}", out.display()))
 }
 
-fn panels(report: &Report) -> Vec<Panel<'_>> {
+fn panels(report: &BenchReport) -> Vec<Panel<'_>> {
     let mut panels: Vec<Panel<'_>> = Vec::new();
     for row in &report.rows {
         let params =

@@ -5,7 +5,7 @@ use comfy_table::{CellAlignment, Table, TableStyle, presets};
 
 use crate::harness::schedule::Params;
 use crate::harness::spread::Spread;
-use crate::report::{Ratio, Report, Row, Scaling};
+use crate::report::{BenchReport, Ratio, Row, Scaling};
 
 /// Output formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -24,7 +24,7 @@ pub enum Format {
 ///
 /// # Errors
 /// If it cannot be encoded.
-pub fn write(report: &Report, format: Format) -> Result<String> {
+pub fn write(report: &BenchReport, format: Format) -> Result<String> {
     match format {
         Format::Json => Ok(serde_json::to_string_pretty(report)? + "\n"),
         Format::Csv => csv(report),
@@ -33,7 +33,7 @@ pub fn write(report: &Report, format: Format) -> Result<String> {
     }
 }
 
-fn tables(report: &Report, style: TableStyle, gap: &str) -> String {
+fn tables(report: &BenchReport, style: TableStyle, gap: &str) -> String {
     let m = &report.machine;
     let mut out = format!(
         "{}: {} CPUs of {}, Linux {}, load {:.1}, steal {:.1}%, dentries {}\n",
@@ -167,7 +167,7 @@ fn ns(value: f64) -> String {
     if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
-fn csv(report: &Report) -> Result<String> {
+fn csv(report: &BenchReport) -> Result<String> {
     let keys = keys(report.rows.iter().map(|r| &r.params));
     let mut writer = csv::Writer::from_writer(Vec::new());
     let figures = [

@@ -11,16 +11,16 @@ use anyhow::{Context as _, Result, bail, ensure};
 use uvfs::{Attr, Context, Cred, Driver, Errno, OpenFlags, Vfs, VfsConfig};
 use uvfs_drivers::tmpfs::{Tmpfs, parse};
 
-use crate::harness::{Arm, Seat, Worker};
+use crate::harness::{Arm, Worker, WorkerSeat};
 use crate::names::aging::{self, AgingStep};
 use crate::names::paths::Paths;
-use crate::names::tree::{Entry, ROOT, Tree, attr_of};
+use crate::names::tree::{NameTree, ROOT, TreeEntry, attr_of};
 use crate::workloads::lookups::{Setup, USER};
 use crate::workloads::visit::{Cursor, SERIALIZED, Which};
 
 /// The measured call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum Call {
+pub enum ContextCall {
     /// `stat`, which succeeds.
     Stat,
     /// `stat`, which answers ENOENT.
@@ -32,8 +32,8 @@ pub enum Call {
 /// The arm.
 pub struct Contexts {
     vfs: Arc<Vfs>,
-    tree: Arc<Tree>,
-    call: Call,
+    tree: Arc<NameTree>,
+    call: ContextCall,
     which: Which,
 }
 
@@ -42,7 +42,7 @@ impl Contexts {
     ///
     /// # Errors
     /// The error of uvfs.
-    pub fn on_tmpfs(setup: &Setup, call: Call) -> Result<Self> {
+    pub fn on_tmpfs(setup: &Setup, call: ContextCall) -> Result<Self> {
         let options = parse("size=0,nr_inodes=0,mode=755").map_err(anyhow::Error::msg)?;
         let this = Self::over(Tmpfs::new(options)?, setup, call)?;
         let dirs = make(&this.vfs, &this.tree)?;
@@ -56,7 +56,7 @@ impl Contexts {
     ///
     /// # Errors
     /// The error of uvfs.
-    pub fn over(driver: Arc<dyn Driver>, setup: &Setup, call: Call) -> Result<Self> {
+    pub fn over(driver: Arc<dyn Driver>, setup: &Setup, call: ContextCall) -> Result<Self> {
         let vfs = Vfs::new(VfsConfig::default(), driver)?;
         Ok(Self { vfs, tree: setup.tree.clone(), call, which: setup.which })
     }
@@ -73,7 +73,7 @@ impl Contexts {
             "{}: {attr:?}",
             String::from_utf8_lossy(path)
         );
-        if self.call == Call::Open {
+        if self.call == ContextCall::Open {
             let opened = context.open(path, OpenFlags::READ, 0)?.attr()?;
             ensure!(opened.ino == attr.ino, "open and stat found different files");
         }
@@ -85,7 +85,7 @@ impl Contexts {
 type Dirs = HashMap<u64, Vec<u8>>;
 
 /// Makes every entry of a tree.
-fn make(vfs: &Vfs, tree: &Tree) -> Result<Dirs> {
+fn make(vfs: &Vfs, tree: &NameTree) -> Result<Dirs> {
     let context = vfs.context(Cred::root());
     let mut dirs = Dirs::from([(ROOT, Vec::new())]);
     for entry in tree.entries.iter().filter(|e| e.attr.ino != 0) {
@@ -100,13 +100,13 @@ fn make(vfs: &Vfs, tree: &Tree) -> Result<Dirs> {
     Ok(dirs)
 }
 
-fn path_of(dirs: &Dirs, entry: &Entry) -> Result<Vec<u8>> {
+fn path_of(dirs: &Dirs, entry: &TreeEntry) -> Result<Vec<u8>> {
     let dir = dirs.get(&entry.parent).context("an entry stands before its directory")?;
     Ok([&dir[..], b"/", &entry.name].concat())
 }
 
 /// Removes and creates files ([`aging`]).
-fn age(vfs: &Vfs, tree: &Tree, dirs: &Dirs) -> Result<()> {
+fn age(vfs: &Vfs, tree: &NameTree, dirs: &Dirs) -> Result<()> {
     let context = vfs.context(Cred::root());
     aging::age(tree, |change, entry| {
         let path = path_of(dirs, entry)?;
@@ -140,7 +140,7 @@ impl Arm for Contexts {
         Ok(())
     }
 
-    fn worker<'a>(&'a self, variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
+    fn worker<'a>(&'a self, variant: usize, seat: WorkerSeat) -> Result<Box<dyn Worker + 'a>> {
         let paths = &self.tree.paths;
         let cursor = Cursor::new(self.which, paths.len(), seat);
         Ok(Box::new(Calling {
@@ -157,7 +157,7 @@ struct Calling<'a> {
     context: Context<'a>,
     paths: &'a Paths,
     cursor: Cursor,
-    call: Call,
+    call: ContextCall,
     serialized: bool,
 }
 
@@ -188,18 +188,18 @@ impl Calling<'_> {
 impl Worker for Calling<'_> {
     fn batch(&mut self, ops: u64) -> Result<()> {
         match self.call {
-            Call::Stat => self.either(ops, |context, path| {
+            ContextCall::Stat => self.either(ops, |context, path| {
                 // Into our own buffer, as the tables do it.
                 let mut attr = Attr::default();
                 context.stat_into(path, &mut attr)?;
                 Ok(black_box(&attr).ino)
             }),
-            Call::Absent => self.either(ops, |context, path| match context.stat(path) {
+            ContextCall::Absent => self.either(ops, |context, path| match context.stat(path) {
                 Err(Errno::NOENT) => Ok(u64::from(black_box(Errno::NOENT).raw_os_error() as u32)),
                 Err(errno) => Err(errno),
                 Ok(_) => Err(Errno::EXIST),
             }),
-            Call::Open => self.either(ops, |context, path| {
+            ContextCall::Open => self.either(ops, |context, path| {
                 let handle = context.open(path, OpenFlags::READ, 0)?;
                 Ok(black_box(&handle).inode().id().as_u64())
             }),

@@ -7,9 +7,9 @@ use crate::arms::registry;
 use crate::harness::Arm;
 use crate::harness::schedule::Params;
 use crate::names::tree::{LazyTree, Shape};
-use crate::workloads::context::{Call, Contexts};
-use crate::workloads::lookups::{Setup, Stat};
-use crate::workloads::target::{SystemCalls, Target};
+use crate::workloads::context::{ContextCall, Contexts};
+use crate::workloads::lookups::{Setup, WholeStat};
+use crate::workloads::target::{RunTarget, SystemCalls};
 use crate::workloads::visit::{Which, variants};
 use crate::workloads::{Maker, Prepare};
 
@@ -22,7 +22,7 @@ pub struct FileArms {
     /// Which paths are visited.
     pub which: Which,
     /// The measured call.
-    pub call: Call,
+    pub call: ContextCall,
     /// Names in each path.
     pub depth: u64,
     /// Number of files; `None`: as many as `which` needs.
@@ -81,11 +81,11 @@ impl Maker for Files {
         let setup = self.setup(threads)?;
         match name {
             "uvfs" => Ok(Box::new(Contexts::on_tmpfs(&setup, self.arms.call)?)),
-            table => registry::table::<Stat>(table, &setup),
+            table => registry::table::<WholeStat>(table, &setup),
         }
     }
 
-    fn target(&self, target: &Target) -> Result<Box<dyn Arm>> {
+    fn target(&self, target: &RunTarget) -> Result<Box<dyn Arm>> {
         Ok(Box::new(SystemCalls::new(target, self.tree.shape(), &self.setup(1)?, self.arms.call)?))
     }
 }

@@ -24,8 +24,8 @@ use uvfs_sync::lockref::LockRef;
 use crate::arms::lockref::{CountAndLock, QueueAtOnce, QueueLate, diverted};
 use crate::harness::schedule::{Case, Params, Series};
 use crate::harness::spread::Spread;
-use crate::harness::{Arm, Seat, Worker};
-use crate::workloads::target::Target;
+use crate::harness::{Arm, Worker, WorkerSeat};
+use crate::workloads::target::RunTarget;
 use crate::workloads::{Maker, Prepare, Workload};
 
 /// Pairs of a batch: few, so that a batch ends even if the arm has degraded to a few hundred operations a second.
@@ -121,7 +121,7 @@ impl Maker for Pace {
         })
     }
 
-    fn target(&self, target: &Target) -> Result<Box<dyn Arm>> {
+    fn target(&self, target: &RunTarget) -> Result<Box<dyn Arm>> {
         bail!("{target}: there are no system calls for references")
     }
 }
@@ -235,7 +235,7 @@ impl<O: Object> Arm for Shared<O> {
         self.object.pairs(&own.0, 10)
     }
 
-    fn worker<'a>(&'a self, _variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
+    fn worker<'a>(&'a self, _variant: usize, seat: WorkerSeat) -> Result<Box<dyn Worker + 'a>> {
         let next = (seat.index == 0 && !self.pace.every.is_zero()).then(|| Instant::now() + self.pace.every);
         Ok(Box::new(Pairs { object: &self.object, own: own(), pace: self.pace, next }))
     }

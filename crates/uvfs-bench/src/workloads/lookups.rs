@@ -1,6 +1,6 @@
 //! Tables under the same walk: the arm that every lookup workload is made of.
 //!
-//! A [`Lookups`] is a filled table, the tree from which it was filled, a [`Method`] (the bare table or namei) and the
+//! A [`LookupArm`] is a filled table, the tree from which it was filled, a [`Method`] (the bare table or namei) and the
 //! choice of paths to visit. The loop is compiled for each table and method from the same source.
 
 use std::hint::black_box;
@@ -11,16 +11,16 @@ use anyhow::{Context as _, Result, bail, ensure};
 use uvfs_cache::Attr;
 
 use crate::arms::{Local, Table};
-use crate::harness::{Arm, Seat, Worker};
-use crate::names::Names;
+use crate::harness::{Arm, Worker, WorkerSeat};
+use crate::names::NameTable;
 use crate::names::aging::{self, AgingStep};
-use crate::names::namei::{Cred, Failure};
+use crate::names::namei::{Failure, Walker};
 use crate::names::paths::{Path, Paths};
-use crate::names::tree::{Tree, attr_of};
+use crate::names::tree::{NameTree, attr_of};
 use crate::workloads::visit::{Cursor, SERIALIZED, Which};
 
 /// The user who walks: not the owner.
-pub const USER: Cred = Cred { uid: 1000, gid: 1000 };
+pub const USER: Walker = Walker { uid: 1000, gid: 1000 };
 /// Walks of one path before a benchmark gives up because something always moves.
 pub const TRIES: u32 = 1_000_000;
 /// Number of paths that are checked in full before anything is measured.
@@ -32,7 +32,7 @@ pub trait Method: Send + Sync + 'static {
     ///
     /// # Errors
     /// The error of `stat(2)`.
-    fn look<N: Names>(names: &N, path: Path<'_>, attr: &mut Attr) -> Result<(), Failure>;
+    fn look<N: NameTable>(names: &N, path: Path<'_>, attr: &mut Attr) -> Result<(), Failure>;
 }
 
 /// The table alone: it receives names one by one.
@@ -40,17 +40,17 @@ pub struct Bare;
 
 impl Method for Bare {
     #[inline]
-    fn look<N: Names>(names: &N, path: Path<'_>, attr: &mut Attr) -> Result<(), Failure> {
+    fn look<N: NameTable>(names: &N, path: Path<'_>, attr: &mut Attr) -> Result<(), Failure> {
         Ok(names.whole(path, attr)?)
     }
 }
 
 /// The whole path through namei.
-pub struct Stat;
+pub struct WholeStat;
 
-impl Method for Stat {
+impl Method for WholeStat {
     #[inline]
-    fn look<N: Names>(names: &N, path: Path<'_>, attr: &mut Attr) -> Result<(), Failure> {
+    fn look<N: NameTable>(names: &N, path: Path<'_>, attr: &mut Attr) -> Result<(), Failure> {
         names.stat(USER, path.whole, attr)
     }
 }
@@ -59,7 +59,7 @@ impl Method for Stat {
 #[derive(Clone)]
 pub struct Setup {
     /// The tree.
-    pub tree: Arc<Tree>,
+    pub tree: Arc<NameTree>,
     /// Which paths are visited.
     pub which: Which,
     /// Most threads.
@@ -84,14 +84,14 @@ pub fn filled<T: Table>(setup: &Setup) -> Result<T> {
 }
 
 /// The arm.
-pub struct Lookups<T, M> {
+pub struct LookupArm<T, M> {
     name: &'static str,
     table: T,
     setup: Setup,
     _method: PhantomData<M>,
 }
 
-impl<T: Table, M: Method> Lookups<T, M> {
+impl<T: Table, M: Method> LookupArm<T, M> {
     /// Fills a table, and ages it if the setup says so.
     ///
     /// # Errors
@@ -138,7 +138,7 @@ impl<T: Table, M: Method> Lookups<T, M> {
     }
 }
 
-impl<T: Table + 'static, M: Method> Arm for Lookups<T, M> {
+impl<T: Table + 'static, M: Method> Arm for LookupArm<T, M> {
     fn name(&self) -> &str {
         self.name
     }
@@ -148,7 +148,7 @@ impl<T: Table + 'static, M: Method> Arm for Lookups<T, M> {
             .try_for_each(|t| self.check_paths(t).and_then(|()| self.check_misses(t)))
     }
 
-    fn worker<'a>(&'a self, variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
+    fn worker<'a>(&'a self, variant: usize, seat: WorkerSeat) -> Result<Box<dyn Worker + 'a>> {
         let tree = &*self.setup.tree;
         let cursor = Cursor::new(self.setup.which, tree.paths.len(), seat);
         let local = self.table.local(seat.index);
@@ -166,7 +166,7 @@ impl<T: Table + 'static, M: Method> Arm for Lookups<T, M> {
 }
 
 struct Looking<'a, T: Table + 'a, M> {
-    tree: &'a Tree,
+    tree: &'a NameTree,
     local: T::Local<'a>,
     cursor: Cursor,
     absent: bool,
@@ -215,21 +215,21 @@ impl<T: Table, M: Method> Worker for Looking<'_, T, M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::names::tree::{Entry, Shape};
-    use crate::names::{Miss, Perm};
+    use crate::names::tree::{Shape, TreeEntry};
+    use crate::names::{DirPerm, Miss};
 
     /// A broken table: finds every name everywhere, with the attributes of one inode.
     struct Liar;
 
     impl Table for Liar {
         type Local<'t> = &'t Self;
-        fn build(_: &Tree, _: usize) -> Result<Self> {
+        fn build(_: &NameTree, _: usize) -> Result<Self> {
             Ok(Self)
         }
-        fn remove(&mut self, _: &Entry) -> Result<()> {
+        fn remove(&mut self, _: &TreeEntry) -> Result<()> {
             Ok(())
         }
-        fn create(&mut self, _: &Entry) -> Result<()> {
+        fn create(&mut self, _: &TreeEntry) -> Result<()> {
             Ok(())
         }
         fn local(&self, _: usize) -> &Self {
@@ -249,7 +249,7 @@ mod tests {
 
     struct Lies;
 
-    impl Names for Lies {
+    impl NameTable for Lies {
         type At = ();
         fn root(&self) -> Result<(), Miss> {
             Ok(())
@@ -261,8 +261,8 @@ mod tests {
             *attr = attr_of(2, false);
             Ok(())
         }
-        fn perm(&self, (): ()) -> Perm {
-            Perm { mode: 0o755, uid: 0, gid: 0 }
+        fn perm(&self, (): ()) -> DirPerm {
+            DirPerm { mode: 0o755, uid: 0, gid: 0 }
         }
     }
 
@@ -275,9 +275,9 @@ mod tests {
             (shape(2, false), "instead of its attributes"),
             (shape(1, true), "an absent name was found"),
         ] {
-            let tree = Arc::new(Tree::new(shape).unwrap());
+            let tree = Arc::new(NameTree::new(shape).unwrap());
             let setup = Setup { tree, which: Which::All, threads: 1, aged: false };
-            let wrong = Lookups::<Liar, Bare>::new("liar", &setup).unwrap().check().unwrap_err();
+            let wrong = LookupArm::<Liar, Bare>::new("liar", &setup).unwrap().check().unwrap_err();
             assert!(wrong.to_string().contains(said), "{wrong}");
         }
     }

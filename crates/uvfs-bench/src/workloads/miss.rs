@@ -15,11 +15,11 @@ use crate::arms::registry;
 use crate::harness::Arm;
 use crate::harness::schedule::Params;
 use crate::names::paths::Paths;
-use crate::names::tree::{Entry, Shape, Tree, attr_of};
-use crate::workloads::context::{Call, Contexts};
+use crate::names::tree::{NameTree, Shape, TreeEntry, attr_of};
+use crate::workloads::context::{ContextCall, Contexts};
 use crate::workloads::files::arms_of_tables;
-use crate::workloads::lookups::{Setup, Stat};
-use crate::workloads::target::{SystemCalls, Target};
+use crate::workloads::lookups::{Setup, WholeStat};
+use crate::workloads::target::{RunTarget, SystemCalls};
 use crate::workloads::visit::{Which, variants};
 use crate::workloads::{Maker, Prepare, Workload, options};
 
@@ -75,13 +75,13 @@ impl Misses {
     }
 
     /// The driver's directories with their names, and absent names in the last of them.
-    fn tree(&self, driver: &Generated) -> Result<Tree> {
+    fn tree(&self, driver: &Generated) -> Result<NameTree> {
         let generated = driver.tree();
         let (mut dir, mut above, mut entries) = (ROOT_INO, Vec::new(), Vec::new());
         for _ in 1..self.depth {
             let name = generated.name(dir, 0).context("the generated tree has too few levels")?.to_vec();
             let ino = generated.child(dir, 0).context("the generated tree has too few levels")?;
-            entries.push(Entry { parent: dir, name: name.clone(), attr: attr_of(ino, true) });
+            entries.push(TreeEntry { parent: dir, name: name.clone(), attr: attr_of(ino, true) });
             above.push(name);
             dir = ino;
         }
@@ -91,10 +91,10 @@ impl Misses {
             ensure!(generated.find(dir, &name).is_none(), "a name that should be absent exists");
             let names: Vec<&[u8]> = above.iter().map(Vec::as_slice).chain([&name[..]]).collect();
             paths.push(&names).context("the paths of this tree are too long")?;
-            entries.push(Entry { parent: dir, name, attr: Default::default() });
+            entries.push(TreeEntry { parent: dir, name, attr: Default::default() });
         }
         let inos = vec![0; paths.len()];
-        Ok(Tree { entries, paths, inos })
+        Ok(NameTree { entries, paths, inos })
     }
 
     fn setup(&self, threads: usize) -> Result<(Arc<Generated>, Setup)> {
@@ -108,12 +108,12 @@ impl Maker for Misses {
     fn arm(&self, name: &'static str, threads: usize) -> Result<Box<dyn Arm>> {
         let (driver, setup) = self.setup(threads)?;
         match name {
-            "uvfs" => Ok(Box::new(Contexts::over(driver, &setup, Call::Absent)?)),
-            table => registry::table::<Stat>(table, &setup),
+            "uvfs" => Ok(Box::new(Contexts::over(driver, &setup, ContextCall::Absent)?)),
+            table => registry::table::<WholeStat>(table, &setup),
         }
     }
 
-    fn target(&self, target: &Target) -> Result<Box<dyn Arm>> {
+    fn target(&self, target: &RunTarget) -> Result<Box<dyn Arm>> {
         let shape = Shape {
             files: self.files,
             depth: self.depth,
@@ -122,7 +122,8 @@ impl Maker for Misses {
             negative: true,
             seed: 1,
         };
-        let setup = Setup { tree: Arc::new(Tree::new(shape)?), which: Which::All, threads: 1, aged: false };
-        Ok(Box::new(SystemCalls::new(target, shape, &setup, Call::Absent)?))
+        let setup =
+            Setup { tree: Arc::new(NameTree::new(shape)?), which: Which::All, threads: 1, aged: false };
+        Ok(Box::new(SystemCalls::new(target, shape, &setup, ContextCall::Absent)?))
     }
 }

@@ -32,8 +32,8 @@ use clap::{Arg, ArgMatches};
 use serde_json::Value;
 
 use crate::harness::schedule::{Case, Params, Series};
-use crate::harness::{Arm, Seat, Worker};
-use crate::workloads::target::Target;
+use crate::harness::{Arm, Worker, WorkerSeat};
+use crate::workloads::target::RunTarget;
 
 /// A workload.
 pub trait Workload: Sync {
@@ -111,14 +111,14 @@ pub trait Maker {
     ///
     /// # Errors
     /// If the directory cannot be used.
-    fn target(&self, target: &Target) -> Result<Box<dyn Arm>>;
+    fn target(&self, target: &RunTarget) -> Result<Box<dyn Arm>>;
 }
 
 /// The worker of another process, from the description that [`Arm::elsewhere`] gave.
 ///
 /// # Errors
 /// If the description cannot be read, or its directory cannot be opened.
-pub fn worker_elsewhere(said: &Value, seat: Seat) -> Result<Box<dyn Worker>> {
+pub fn worker_elsewhere(said: &Value, seat: WorkerSeat) -> Result<Box<dyn Worker>> {
     match showgids::calls::worker_elsewhere(said, seat) {
         Some(worker) => worker,
         None => target::worker_elsewhere(said, seat),
@@ -128,7 +128,7 @@ pub fn worker_elsewhere(said: &Value, seat: Seat) -> Result<Box<dyn Worker>> {
 /// Every workload.
 pub fn all() -> Vec<Box<dyn Workload>> {
     vec![
-        Box::new(table::Table),
+        Box::new(table::BareTable),
         Box::new(stat::SAME),
         Box::new(stat::MANY),
         Box::new(open::SAME),

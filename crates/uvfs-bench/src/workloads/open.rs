@@ -6,7 +6,7 @@
 use anyhow::Result;
 use clap::{Arg, ArgMatches};
 
-use crate::workloads::context::Call;
+use crate::workloads::context::ContextCall;
 use crate::workloads::files::{FileArms, case};
 use crate::workloads::visit::Which;
 use crate::workloads::{Prepare, Workload, options};
@@ -53,7 +53,7 @@ impl Workload for OpenFiles {
 
     fn cases<'w>(&'w self, matches: &ArgMatches) -> Result<Vec<Prepare<'w>>> {
         let depths = options::numbers(matches, "depth")?;
-        let (which, call) = (self.which, Call::Open);
+        let (which, call) = (self.which, ContextCall::Open);
         let arms = |depth| FileArms { which, call, depth, files: None, per_dir: None, aged: false };
         Ok(depths.into_iter().map(|depth| case(arms(depth))).collect())
     }

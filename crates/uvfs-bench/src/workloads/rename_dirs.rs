@@ -22,12 +22,12 @@ use uvfs_cache::Attr;
 use crate::arms::{Local, Movable, prefix, uvfs};
 use crate::harness::schedule::{Case, Params, Series};
 use crate::harness::spread::Spread;
-use crate::harness::{Arm, Companion, Seat, Worker};
-use crate::names::Names;
+use crate::harness::{Arm, Companion, Worker, WorkerSeat};
+use crate::names::NameTable;
 use crate::names::namei::Failure;
-use crate::names::tree::{LazyTree, ROOT, Shape, Tree};
-use crate::workloads::lookups::{Lookups, Setup, Stat, TRIES, USER};
-use crate::workloads::target::Target;
+use crate::names::tree::{LazyTree, NameTree, ROOT, Shape};
+use crate::workloads::lookups::{LookupArm, Setup, TRIES, USER, WholeStat};
+use crate::workloads::target::RunTarget;
 use crate::workloads::visit::{Cursor, SERIALIZED, Which};
 use crate::workloads::{Maker, Prepare, Workload, options};
 
@@ -166,7 +166,7 @@ impl Maker for Made {
         })
     }
 
-    fn target(&self, _target: &Target) -> Result<Box<dyn Arm>> {
+    fn target(&self, _target: &RunTarget) -> Result<Box<dyn Arm>> {
         bail!("rename-dirs has no system calls")
     }
 }
@@ -182,7 +182,7 @@ struct Victim {
 }
 
 /// The directories of the first levels.
-fn victims(tree: &Tree) -> Vec<Victim> {
+fn victims(tree: &NameTree) -> Vec<Victim> {
     let mut levels = std::collections::HashMap::from([(ROOT, 0)]);
     let mut all = Vec::new();
     for entry in tree.entries.iter().filter(|entry| entry.attr.is_dir()) {
@@ -206,8 +206,8 @@ struct Paced {
 
 /// An arm whose directories change.
 struct Disturbed<T> {
-    lookups: Lookups<T, Stat>,
-    tree: Arc<Tree>,
+    lookups: LookupArm<T, WholeStat>,
+    tree: Arc<NameTree>,
     victims: Vec<Victim>,
     rates: Vec<u64>,
     /// Index of this turn's rate.
@@ -222,7 +222,7 @@ impl<T: Movable + 'static> Disturbed<T> {
         let victims = victims(&setup.tree);
         ensure!(!victims.is_empty(), "the tree has no directory to rename");
         Ok(Self {
-            lookups: Lookups::new(name, setup)?,
+            lookups: LookupArm::new(name, setup)?,
             tree: setup.tree.clone(),
             victims,
             rates: rates.to_vec(),
@@ -257,7 +257,7 @@ impl<T: Movable + 'static> Arm for Disturbed<T> {
         self.lookups.check()
     }
 
-    fn worker<'a>(&'a self, variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
+    fn worker<'a>(&'a self, variant: usize, seat: WorkerSeat) -> Result<Box<dyn Worker + 'a>> {
         let rate = *self.rates.get(variant / ORDERS).context("no such variant")?;
         Ok(Box::new(Looking {
             arm: self,
@@ -389,7 +389,7 @@ mod tests {
 
     fn arm<T: Movable + 'static>() -> Disturbed<T> {
         let shape = Shape { files: 50, depth: 4, per_dir: None, own: false, negative: false, seed: 1 };
-        let tree = Arc::new(Tree::new(shape).unwrap());
+        let tree = Arc::new(NameTree::new(shape).unwrap());
         let setup = Setup { tree, which: Which::All, threads: 1, aged: false };
         Disturbed::new("uvfs", &setup, &[0, 1000]).unwrap()
     }

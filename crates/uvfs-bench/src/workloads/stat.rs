@@ -7,7 +7,7 @@
 use anyhow::Result;
 use clap::{Arg, ArgMatches};
 
-use crate::workloads::context::Call;
+use crate::workloads::context::ContextCall;
 use crate::workloads::files::{FileArms, arms_of_tables, case};
 use crate::workloads::visit::Which;
 use crate::workloads::{Prepare, Workload, options};
@@ -57,7 +57,7 @@ impl Workload for StatFiles {
     }
 
     fn cases<'w>(&'w self, matches: &ArgMatches) -> Result<Vec<Prepare<'w>>> {
-        let (which, call) = (self.which, Call::Stat);
+        let (which, call) = (self.which, ContextCall::Stat);
         let files = match which {
             Which::All => options::numbers(matches, "files")?.into_iter().map(Some).collect(),
             Which::Same | Which::Separate => vec![None],

@@ -9,14 +9,14 @@ use crate::harness::Arm;
 use crate::harness::schedule::Params;
 use crate::names::tree::{LazyTree, Shape};
 use crate::workloads::lookups::{Bare, Setup};
-use crate::workloads::target::Target;
+use crate::workloads::target::RunTarget;
 use crate::workloads::visit::{Which, variants};
 use crate::workloads::{Maker, Prepare, Workload, options};
 
 /// The workload.
-pub struct Table;
+pub struct BareTable;
 
-impl Workload for Table {
+impl Workload for BareTable {
     fn name(&self) -> &'static str {
         "table"
     }
@@ -74,7 +74,7 @@ impl Maker for Tables {
         registry::table::<Bare>(name, &setup)
     }
 
-    fn target(&self, _target: &Target) -> Result<Box<dyn Arm>> {
+    fn target(&self, _target: &RunTarget) -> Result<Box<dyn Arm>> {
         bail!("the bare table has no system calls")
     }
 }

@@ -16,10 +16,10 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::harness::{Arm, Seat, Worker};
+use crate::harness::{Arm, Worker, WorkerSeat};
 use crate::names::aging::{self, AgingStep};
-use crate::names::tree::{LazyTree, ROOT, Shape, Tree};
-use crate::workloads::context::Call;
+use crate::names::tree::{LazyTree, NameTree, ROOT, Shape};
+use crate::workloads::context::ContextCall;
 use crate::workloads::lookups::Setup;
 use crate::workloads::visit::{Cursor, SERIALIZED, Which};
 
@@ -28,7 +28,7 @@ const HOST_TMPFS: &str = "/dev/shm";
 
 /// One `--target`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum RunTarget {
     /// This process's own arms.
     InProcess,
     /// System calls below a directory.
@@ -40,7 +40,7 @@ pub enum Target {
     },
 }
 
-impl std::fmt::Display for Target {
+impl std::fmt::Display for RunTarget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::InProcess => f.write_str("inproc"),
@@ -49,7 +49,7 @@ impl std::fmt::Display for Target {
     }
 }
 
-impl std::str::FromStr for Target {
+impl std::str::FromStr for RunTarget {
     type Err = String;
 
     /// `inproc`, `host`, `DIR` or `NAME=DIR`.
@@ -78,7 +78,7 @@ impl std::str::FromStr for Target {
 struct Elsewhere {
     base: PathBuf,
     shape: Shape,
-    call: Call,
+    call: ContextCall,
     which: Which,
     variant: usize,
 }
@@ -88,10 +88,10 @@ pub struct SystemCalls {
     name: String,
     base: tempfile::TempDir,
     fd: OwnedFd,
-    tree: Arc<Tree>,
+    tree: Arc<NameTree>,
     paths: Vec<CString>,
     shape: Shape,
-    call: Call,
+    call: ContextCall,
     which: Which,
 }
 
@@ -100,8 +100,8 @@ impl SystemCalls {
     ///
     /// # Errors
     /// If the directory cannot be written to.
-    pub fn new(target: &Target, shape: Shape, setup: &Setup, call: Call) -> Result<Self> {
-        let Target::Dir { name, dir } = target else { bail!("this process's own arms are no target") };
+    pub fn new(target: &RunTarget, shape: Shape, setup: &Setup, call: ContextCall) -> Result<Self> {
+        let RunTarget::Dir { name, dir } = target else { bail!("this process's own arms are no target") };
         let (base, tree) = (made(dir, setup)?, setup.tree.clone());
         let fd = directory(base.path())?;
         let paths = relative(&tree)?;
@@ -150,7 +150,7 @@ fn made(dir: &std::path::Path, setup: &Setup) -> Result<tempfile::TempDir> {
     Ok(base)
 }
 
-fn relative(tree: &Tree) -> Result<Vec<CString>> {
+fn relative(tree: &NameTree) -> Result<Vec<CString>> {
     (0..tree.paths.len()).map(|i| Ok(CString::new(&tree.paths.get(i).whole[1..])?)).collect()
 }
 
@@ -171,7 +171,7 @@ impl Arm for SystemCalls {
         Ok(())
     }
 
-    fn worker<'a>(&'a self, variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
+    fn worker<'a>(&'a self, variant: usize, seat: WorkerSeat) -> Result<Box<dyn Worker + 'a>> {
         let cursor = Cursor::new(self.which, self.paths.len(), seat);
         let fd = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0)?;
         Ok(Box::new(Calling {
@@ -194,7 +194,7 @@ impl Arm for SystemCalls {
 ///
 /// # Errors
 /// If the description cannot be read, or its directory cannot be opened.
-pub fn worker_elsewhere(said: &Value, seat: Seat) -> Result<Box<dyn Worker>> {
+pub fn worker_elsewhere(said: &Value, seat: WorkerSeat) -> Result<Box<dyn Worker>> {
     let said: Elsewhere = serde_json::from_value(said.clone())?;
     let paths = relative(&*LazyTree::new(said.shape).get()?)?;
     let (fd, cursor) = (directory(&said.base)?, Cursor::new(said.which, paths.len(), seat));
@@ -205,7 +205,7 @@ struct Calling<P> {
     fd: OwnedFd,
     paths: P,
     cursor: Cursor,
-    call: Call,
+    call: ContextCall,
     serialized: bool,
 }
 
@@ -213,13 +213,13 @@ impl<P: AsRef<[CString]>> Calling<P> {
     /// Makes the call once and returns a value that depends on its result.
     fn once(&self, path: &CString) -> Result<u64, Errno> {
         match self.call {
-            Call::Stat => statat(&self.fd, path, AtFlags::empty()).map(|stat| black_box(&stat).st_ino),
-            Call::Absent => match statat(&self.fd, path, AtFlags::empty()) {
+            ContextCall::Stat => statat(&self.fd, path, AtFlags::empty()).map(|stat| black_box(&stat).st_ino),
+            ContextCall::Absent => match statat(&self.fd, path, AtFlags::empty()) {
                 Err(Errno::NOENT) => Ok(black_box(1)),
                 Err(errno) => Err(errno),
                 Ok(_) => Err(Errno::EXIST),
             },
-            Call::Open => {
+            ContextCall::Open => {
                 let file = openat(&self.fd, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
                 Ok(std::os::fd::AsRawFd::as_raw_fd(&black_box(&file).as_fd()) as u64)
             }
@@ -244,12 +244,12 @@ mod tests {
 
     #[test]
     fn targets_are_read() {
-        let dir = |name: &str, dir: &str| Target::Dir { name: name.to_owned(), dir: dir.into() };
-        assert_eq!("inproc".parse(), Ok(Target::InProcess));
+        let dir = |name: &str, dir: &str| RunTarget::Dir { name: name.to_owned(), dir: dir.into() };
+        assert_eq!("inproc".parse(), Ok(RunTarget::InProcess));
         assert_eq!("/dev/".parse(), Ok(dir("dev", "/dev/")));
         assert_eq!("a=/dev".parse(), Ok(dir("a", "/dev")));
         for wrong in ["/nowhere/at/all", "=/dev", "x=", ""] {
-            let said = wrong.parse::<Target>().unwrap_err();
+            let said = wrong.parse::<RunTarget>().unwrap_err();
             assert!(said.contains("a target is inproc, host"), "{wrong}: {said}");
         }
     }

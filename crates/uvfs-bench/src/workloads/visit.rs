@@ -7,7 +7,7 @@
 
 use serde_json::json;
 
-use crate::harness::Seat;
+use crate::harness::WorkerSeat;
 use crate::harness::schedule::Params;
 
 /// Which paths.
@@ -40,7 +40,7 @@ pub struct Cursor {
 
 impl Cursor {
     /// At the beginning of a thread's share of `len` paths (at least one).
-    pub fn new(which: Which, len: usize, seat: Seat) -> Self {
+    pub fn new(which: Which, len: usize, seat: WorkerSeat) -> Self {
         let own = seat.index % len.max(1);
         let (from, to, at) = match which {
             Which::Same => (0, 1, 0),
@@ -76,7 +76,7 @@ impl Cursor {
 mod tests {
     use super::*;
 
-    fn visits(which: Which, seat: Seat) -> Vec<usize> {
+    fn visits(which: Which, seat: WorkerSeat) -> Vec<usize> {
         let mut cursor = Cursor::new(which, 4, seat);
         (0..6)
             .map(|i| {
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn threads_visit_their_share() {
-        let (first, second) = (Seat { index: 0, of: 2 }, Seat { index: 1, of: 2 });
+        let (first, second) = (WorkerSeat { index: 0, of: 2 }, WorkerSeat { index: 1, of: 2 });
         assert_eq!(visits(Which::Same, second), [0; 6]);
         assert_eq!(visits(Which::Separate, second), [1; 6]);
         assert_eq!(visits(Which::All, first), [0, 1, 2, 3, 0, 1]);

@@ -59,7 +59,7 @@ const BYPASSED: usize = BUFFERS + 4;
 
 /// Activity of the lookasides of all threads since the program began. The counters only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct LookasideCounters {
     /// Lookups that hit the last leaf. (The block itself may be missing there.)
     pub last: u64,
     /// Lookups that hit a leaf of the table.
@@ -73,17 +73,17 @@ pub struct Counters {
 }
 
 /// The present counters. Sums over all threads, not of one moment.
-pub fn counters() -> Counters {
+pub fn counters() -> LookasideCounters {
     counters_of(tallies::sums())
 }
 
 /// This thread's part of [`counters`].
-pub fn counters_of_this_thread() -> Counters {
+pub fn counters_of_this_thread() -> LookasideCounters {
     counters_of(tallies::mine())
 }
 
-fn counters_of(sums: [u64; tallies::WORDS]) -> Counters {
-    Counters {
+fn counters_of(sums: [u64; tallies::WORDS]) -> LookasideCounters {
+    LookasideCounters {
         last: sums[LAST],
         table: sums[TABLE],
         misses: sums[MISSES],

@@ -114,7 +114,7 @@ impl std::fmt::Debug for Device {
 
 /// Activity of a device so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct DeviceCounters {
     /// Reads of the source.
     pub reads: u64,
     /// Blocks that those reads brought.
@@ -336,9 +336,9 @@ impl Device {
     }
 
     /// Activity so far.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> DeviceCounters {
         let state = self.state.lock();
-        Counters {
+        DeviceCounters {
             reads: self.reads.get(),
             read_blocks: self.read_blocks.get(),
             evicted: state.space.evicted(),

@@ -21,7 +21,7 @@ use uvfs_sync::slot;
 
 use crate::inodes::attr::{Attr, Time, mode};
 use crate::types::SbId;
-use crate::walk::prefix::Moves;
+use crate::walk::path_generation::Moves;
 
 /// The slot holds a live inode.
 pub(crate) const LIVE: u32 = 1 << 16;

@@ -226,25 +226,6 @@ impl<'c> InodeRef<'c> {
         Ok(Death { inode: self.clone(), committed: false })
     }
 
-    /// A front end's kernel looked this inode up `n` times more.
-    pub fn add_lookups(&self, n: u64) {
-        if n == 0 {
-            return;
-        }
-        // The reference before the count. Otherwise a forget in between, of lookups that it was never told
-        // of, would put a reference that does not exist yet.
-        self.cache.inodes.hold_again(self.id());
-        let nlookup = &self.private_half().nlookup;
-        let old = nlookup.fetch_add(n, Ordering::AcqRel);
-        if old.checked_add(n).is_none() {
-            // No kernel counts as far: the caller is wrong. The inode is held until everything is forgotten.
-            nlookup.store(u64::MAX, Ordering::Release);
-        }
-        if old != 0 {
-            self.cache.put_inode(self.index);
-        }
-    }
-
     /// Give up the reference without dropping it: another owner has it from now on.
     pub(crate) fn into_id(self) -> InodeId {
         let id = self.id();
@@ -348,11 +329,6 @@ impl<'c> InodeRef<'c> {
     /// Whether this is its superblock's root.
     pub fn is_root(&self) -> bool {
         self.published().mode_and_flags() & ROOT != 0
-    }
-
-    /// Lookups that a front end's kernel has not forgotten yet.
-    pub fn lookups(&self) -> u64 {
-        self.private_half().nlookup.load(Ordering::Relaxed)
     }
 }
 

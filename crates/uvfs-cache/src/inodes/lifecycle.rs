@@ -158,31 +158,6 @@ impl Cache {
         self.inodes.hold(id).then(|| InodeRef::new(self, id.index(), id.generation()))
     }
 
-    /// A client forgets `n` of the lookups that [`InodeRef::add_lookups`] counted, as with FUSE_FORGET. No
-    /// name is dropped: see [`Cache::invalidate`]. Unknown ids, and more than was counted, are ignored: the
-    /// client may forget what it was never told.
-    pub fn forget_lookups(&self, id: InodeId, n: u64) {
-        let Some(inode) = self.get(id) else { return };
-        let nlookup = &self.inodes.private(id.index()).nlookup;
-        let mut old = nlookup.load(Ordering::Relaxed);
-        let new = loop {
-            let new = old.saturating_sub(n);
-            match nlookup.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => break new,
-                Err(now) => old = now,
-            }
-        };
-        // Each step to zero returns the one reference that the step from zero took.
-        let forgotten = old != 0 && new == 0;
-        if forgotten {
-            self.put_inode(id.index());
-        }
-        drop(inode);
-        if forgotten {
-            self.limit.ease();
-        }
-    }
-
     /// The root of a superblock, if it has one.
     pub fn root(&self, sb: SbId) -> Option<InodeRef<'_>> {
         self.get(self.superblock(sb).root())

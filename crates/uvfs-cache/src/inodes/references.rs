@@ -14,7 +14,7 @@ use uvfs_sync::primitives::AtomicU32;
 use super::table::Inodes;
 use crate::types::InodeId;
 
-impl percpu_ref::Objects for Inodes {
+impl percpu_ref::CountedObjects for Inodes {
     fn refs(&self, index: u32) -> &LockRef {
         &self.private(index).refs
     }

@@ -11,7 +11,7 @@
 use std::io;
 
 use uvfs_sync::arena::Arena;
-use uvfs_sync::blhash::{BlHash, Key, Objects};
+use uvfs_sync::blhash::{BlHash, HashKey, Objects};
 use uvfs_sync::percpu_ref::PercpuRefs;
 use uvfs_sync::primitives::{Ordering, fence};
 use uvfs_sync::segvec::SegVec;
@@ -254,7 +254,7 @@ impl Inodes {
 struct Numbers<'a>(&'a Inodes);
 
 /// Keyed hash of an inode number within its superblock.
-pub(crate) fn number_hash(sb: SbId, ino: u64, key: Key) -> u64 {
+pub(crate) fn number_hash(sb: SbId, ino: u64, key: HashKey) -> u64 {
     let product = u128::from(ino ^ key.0) * u128::from(key.1 | 1);
     let h = product as u64 ^ (product >> 64) as u64 ^ u64::from(sb.0) << 17;
     let product = u128::from(h ^ key.1) * u128::from(key.0 | 1);
@@ -265,7 +265,7 @@ impl Objects for Numbers<'_> {
     fn stored_hash(&self, index: u32) -> u32 {
         self.0.private(index).hash.load(Ordering::Relaxed)
     }
-    fn rehash(&self, index: u32, key: Key) -> u64 {
+    fn rehash(&self, index: u32, key: HashKey) -> u64 {
         number_hash(self.0.private(index).sb_id(), self.0.get(index).ino(), key)
     }
     fn store_hash(&self, index: u32, hash: u32) {

@@ -11,14 +11,14 @@ use crate::types::{InodeId, SbId};
 
 /// Leaves that a front end's kernel holds, and the number of other names that could go.
 #[derive(Clone, Debug, Default)]
-pub struct Held {
+pub struct HeldByKernel {
     /// Inodes that only their name and the kernel hold.
     pub leaves: Vec<Leaf>,
     /// Names met on the way that could be evicted as they are.
     pub evictable: usize,
 }
 
-/// One leaf of [`Held`].
+/// One leaf of [`HeldByKernel`].
 #[derive(Clone, Copy, Debug)]
 pub struct Leaf {
     /// The inode.
@@ -34,9 +34,9 @@ impl Cache {
     /// Look at some names of a superblock, cyclically in arena order. Returns up to `max` inodes that could
     /// be evicted if the kernel forgot them, and how many could be at once. Looks at no more than `pieces`
     /// of 64 names.
-    pub fn held_by_kernel(&self, sb: SbId, max: usize, pieces: u64) -> Held {
+    pub fn held_by_kernel(&self, sb: SbId, max: usize, pieces: u64) -> HeldByKernel {
         let superblock = self.superblock(sb);
-        let mut held = Held::default();
+        let mut held = HeldByKernel::default();
         for _ in 0..superblock.dentries().spans().min(pieces) {
             if held.leaves.len() >= max {
                 break;
@@ -47,7 +47,7 @@ impl Cache {
         held
     }
 
-    fn look_at_holder(&self, sb: SbId, dentry: u32, held: &mut Held) {
+    fn look_at_holder(&self, sb: SbId, dentry: u32, held: &mut HeldByKernel) {
         let d = self.dentries.get(dentry);
         let inode = d.inode.load(Ordering::Relaxed);
         if d.len() == 0 || inode == 0 {
@@ -64,7 +64,7 @@ impl Cache {
     }
 
     /// Directory and name of a leaf that is no directory; `None` if it now has another name, or none.
-    pub fn name_of(&self, leaf: &Leaf) -> Option<(InodeId, Vec<u8>)> {
+    pub(crate) fn name_of(&self, leaf: &Leaf) -> Option<(InodeId, Vec<u8>)> {
         let seen = self.see(leaf.dentry).filter(|seen| seen.inode == leaf.id.index())?;
         let inode = self.get(leaf.id).filter(|inode| !is_dir(inode.fmt()))?;
         drop(inode);

@@ -30,7 +30,7 @@ use std::task::{Context, Poll, Waker};
 use crossbeam_utils::CachePadded;
 use rustix::io::Errno;
 use uvfs_sync::alone::{self, Alone};
-use uvfs_sync::blhash::Key;
+use uvfs_sync::blhash::HashKey;
 use uvfs_sync::order::{Class, Held};
 use uvfs_sync::primitives::{Condvar, Mutex};
 
@@ -188,7 +188,7 @@ struct Shard {
 pub(crate) struct NameLocks {
     /// One cache line each: a thread that takes a name must not slow down one that takes another.
     shards: [CachePadded<Shard>; SHARDS],
-    key: Key,
+    key: HashKey,
 }
 
 impl NameLocks {
@@ -196,7 +196,7 @@ impl NameLocks {
         use std::hash::{BuildHasher, RandomState};
         // Fixed under the model checker, whose runs must repeat.
         let seed = |n: u64| if cfg!(loom) { n } else { RandomState::new().hash_one(n) };
-        Self { shards: std::array::from_fn(|_| CachePadded::default()), key: Key(seed(1), seed(2)) }
+        Self { shards: std::array::from_fn(|_| CachePadded::default()), key: HashKey(seed(1), seed(2)) }
     }
 
     pub(crate) fn key(&self, dir: u32, name: &NameWords<'_>) -> u64 {

@@ -16,7 +16,7 @@
 //! only after the dentry's sequence moved.
 
 use uvfs_sync::arena::Arena;
-use uvfs_sync::blhash::Key;
+use uvfs_sync::blhash::HashKey;
 use uvfs_sync::primitives::{AtomicU32, AtomicU64, Ordering};
 use uvfs_sync::seqcount::SeqCount;
 use uvfs_sync::slab::{Pool, Slab};
@@ -173,7 +173,7 @@ impl<'n> NameWords<'n> {
     /// it knows any parent. An attacker who makes names collide without the key has guessed a word of it.
     /// If chains grow long nevertheless, the key changes.
     #[inline(always)]
-    pub(crate) fn hash(&self, key: Key) -> u64 {
+    pub(crate) fn hash(&self, key: HashKey) -> u64 {
         let h = fold(self.first[0] ^ key.0, self.first[1] ^ key.1 ^ self.name.len() as u64);
         if self.name.len() > 16 { hash_rest(&self.name[16..], h, key) } else { h }
     }
@@ -181,7 +181,7 @@ impl<'n> NameWords<'n> {
 
 /// The hash of the bytes after the first 16.
 #[cold]
-fn hash_rest(bytes: &[u8], mut h: u64, key: Key) -> u64 {
+fn hash_rest(bytes: &[u8], mut h: u64, key: HashKey) -> u64 {
     for pair in bytes.chunks(16) {
         let (low, high) = pair.split_at(pair.len().min(8));
         h = fold(h ^ word(low), word(high) ^ key.1).wrapping_add(h);
@@ -396,7 +396,7 @@ impl Published {
     }
 
     /// The name's hash under a key; under the bucket's lock.
-    pub(crate) fn hash_again(&self, key: Key, tails: &Tails) -> u64 {
+    pub(crate) fn hash_again(&self, key: HashKey, tails: &Tails) -> u64 {
         let mut buffer = [0; 256];
         let len = self.copy_name(&mut buffer, tails);
         NameWords::new(&buffer[..len]).hash(key) ^ u64::from(self.parent.load(Ordering::Relaxed))
@@ -421,11 +421,11 @@ mod tests {
     #[test]
     fn the_key_parts_names_that_collide_without_it() {
         let names: Vec<_> = (0..10_000).map(|i| format!("{i:08}\t").into_bytes()).collect();
-        let hashes = |key: Key| {
+        let hashes = |key: HashKey| {
             let hashes = names.iter().map(|name| NameWords::new(name).hash(key));
             hashes.collect::<std::collections::HashSet<_>>().len()
         };
-        assert_eq!(hashes(Key(0, 0)), 1);
-        assert_eq!(hashes(Key(0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344)), names.len());
+        assert_eq!(hashes(HashKey(0, 0)), 1);
+        assert_eq!(hashes(HashKey(0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344)), names.len());
     }
 }

@@ -11,7 +11,7 @@
 use std::io;
 
 use uvfs_sync::arena::Arena;
-use uvfs_sync::blhash::{BlHash, Key, Objects};
+use uvfs_sync::blhash::{BlHash, HashKey, Objects};
 use uvfs_sync::primitives::{Ordering, Stat};
 use uvfs_sync::slab::{CHUNK, Pool, Slab};
 
@@ -195,7 +195,7 @@ impl Objects for Names<'_> {
     fn stored_hash(&self, index: u32) -> u32 {
         self.0.get(index).hash.load(Ordering::Relaxed)
     }
-    fn rehash(&self, index: u32, key: Key) -> u64 {
+    fn rehash(&self, index: u32, key: HashKey) -> u64 {
         self.0.get(index).hash_again(key, &self.0.tails)
     }
     fn store_hash(&self, index: u32, hash: u32) {

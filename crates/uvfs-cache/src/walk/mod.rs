@@ -2,6 +2,7 @@
 
 pub(crate) mod hit;
 pub(crate) mod passed_links;
+pub(crate) mod path_generation;
 pub(crate) mod position;
 pub(crate) mod prefix;
 pub(crate) mod step;

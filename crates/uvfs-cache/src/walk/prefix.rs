@@ -42,16 +42,15 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use crossbeam_utils::CachePadded;
 use uvfs_sync::arena::Arena;
 use uvfs_sync::primitives::{AtomicU32, AtomicU64, Ordering, fence};
 use uvfs_sync::seqcount::{GenSeq, SeqCount};
 use uvfs_sync::slot;
 
 use crate::cache::Cache;
-use crate::inodes::halves::Private;
 use crate::types::InodeId;
 use crate::walk::passed_links::{Followed, PassedLink, PassedLinks};
+use crate::walk::path_generation::Moves;
 use crate::walk::position::Pos;
 
 /// Longest text that is kept: as long as any path may be.
@@ -93,25 +92,6 @@ slot! {
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Entry>() == 64);
-
-/// The generation of all paths, on a line of its own: each hit reads it.
-#[derive(Debug)]
-pub(crate) struct Moves(CachePadded<AtomicU64>);
-
-impl Moves {
-    /// To be called inside a write section of a directory's walk sequence, or of a link's name or attributes, before
-    /// anything else is changed. `private` is that directory's or link's. See the module's head.
-    pub(crate) fn before_change(&self, private: &Private) {
-        // Pairs with the fence in `note_prefix`: either that thread sees the odd sequence, or we see its flag.
-        fence(Ordering::SeqCst);
-        if private.is_passed() {
-            // Release: a walk that loads this generation finds the sequence odd.
-            self.0.fetch_add(1, Ordering::Release);
-            // All entries are older now, so the next change here may cost nothing.
-            private.set_passed(false);
-        }
-    }
-}
 
 /// The positions of a walk: its start, every directory that it came through, and its end.
 #[derive(Debug)]
@@ -252,7 +232,7 @@ impl Question {
         }
         let prefixes = &cache.prefixes;
         // Acquire, with `before_change`.
-        let moves = prefixes.moves.0.load(Ordering::Acquire);
+        let moves = prefixes.moves.now();
         let head = [
             start.as_u64(),
             u64::from(who) << 32 | u64::from(mounts),
@@ -293,7 +273,7 @@ impl Prefixes {
         Ok(Self {
             entries: Arena::reserve(most)?,
             mask: AtomicU32::new(FIRST - 1),
-            moves: Moves(CachePadded::new(AtomicU64::new(1))),
+            moves: Moves::new(),
             stripes: (0..STRIPES).map(|_| AtomicU64::new(0)).collect(),
             factors: (0..words as u64).map(factor).collect(),
             secrets: [number(u64::MAX), number(u64::MAX - 1)],
@@ -706,7 +686,7 @@ mod tests {
     fn only_a_passed_directory_moves_the_generation() {
         let (cache, sb) = world(Ttl::Forever);
         let at = positions(&cache, sb);
-        let moves = || cache.prefixes.moves.0.load(Ordering::Relaxed);
+        let moves = || cache.prefixes.moves.now();
         let chown = |at: Pos, uid| cache.get(at.id()).unwrap().update(|a| a.uid = uid);
         note(&cache, TEXT, &at);
         let before = moves();

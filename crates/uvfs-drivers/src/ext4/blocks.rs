@@ -29,7 +29,7 @@ use super::fault::{Fault, Result};
 use super::trace::Record;
 
 /// The source of an image's bytes. Many threads read at once.
-pub trait Source: Send + Sync + 'static {
+pub trait ImageSource: Send + Sync + 'static {
     /// Its length, in bytes.
     fn size(&self) -> u64;
     /// Fills `buf` from `offset` on; an error if the source ends before.
@@ -37,7 +37,7 @@ pub trait Source: Send + Sync + 'static {
 }
 
 /// An image in memory.
-impl Source for Vec<u8> {
+impl ImageSource for Vec<u8> {
     fn size(&self) -> u64 {
         self.len() as u64
     }
@@ -73,7 +73,7 @@ impl Image {
     }
 }
 
-impl Source for Image {
+impl ImageSource for Image {
     fn size(&self) -> u64 {
         self.size
     }
@@ -84,7 +84,7 @@ impl Source for Image {
 }
 
 /// A source for the cache of blocks, which reads up to its end.
-struct Upto(Arc<dyn Source>);
+struct Upto(Arc<dyn ImageSource>);
 
 impl BlockSource for Upto {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
@@ -138,7 +138,7 @@ pub(super) fn inode_checked(block: &Block<'_>, place: usize) {
 
 /// The blocks of an image.
 pub(super) struct Blocks {
-    source: Arc<dyn Source>,
+    source: Arc<dyn ImageSource>,
     block_size: usize,
     device: Arc<Device>,
     key: RandomState,
@@ -147,7 +147,7 @@ pub(super) struct Blocks {
 
 impl Blocks {
     /// So many blocks of `block_size` bytes, which is a power of two from 1 KiB to 64 KiB.
-    pub(super) fn new(source: Arc<dyn Source>, block_size: usize, blocks: u64) -> io::Result<Self> {
+    pub(super) fn new(source: Arc<dyn ImageSource>, block_size: usize, blocks: u64) -> io::Result<Self> {
         let device = Device::alone(Arc::new(Upto(source.clone())), block_size, blocks)?;
         let (key, record) = (RandomState::default(), OnceLock::new());
         Ok(Self { source, block_size, device, key, record })

@@ -3,7 +3,7 @@
 //! Features that are not needed for reading (the format's *compatible* and *read-only compatible* ones) are accepted,
 //! known or not.
 
-use super::Refused;
+use super::ImageRefused;
 
 /// Directory entries have their inode's type.
 pub(super) const FILETYPE: u32 = 0x2;
@@ -70,15 +70,15 @@ const REFUSED: &[(u32, &str, &str, &str)] = &[
 ];
 
 /// Refuses an image that cannot be read as it is.
-pub(super) fn check(incompat: u32) -> Result<(), Refused> {
+pub(super) fn check(incompat: u32) -> Result<(), ImageRefused> {
     for (bit, name, meaning, mend) in REFUSED {
         if incompat & bit != 0 {
-            return Err(Refused::new(format!("it has the feature {name}: {meaning}; {mend}")));
+            return Err(ImageRefused::new(format!("it has the feature {name}: {meaning}; {mend}")));
         }
     }
     let unknown = incompat & !READ;
     if unknown != 0 {
-        return Err(Refused::new(format!(
+        return Err(ImageRefused::new(format!(
             "it has incompatible features that are not known here: {unknown:#x}; {ANEW}"
         )));
     }

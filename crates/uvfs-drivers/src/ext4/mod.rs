@@ -61,7 +61,7 @@ use uvfs::types::{
 use uvfs_cache::Cache;
 use uvfs_cache::machinery::ExternalBytes;
 
-pub use blocks::Source;
+pub use blocks::ImageSource;
 pub use journal::Replayed;
 pub use partition::Within;
 
@@ -76,21 +76,21 @@ const FIRST_COOKIE: u64 = 3;
 
 /// The reason why an image is not read: a sentence with advice.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused(String);
+pub struct ImageRefused(String);
 
-impl Refused {
+impl ImageRefused {
     fn new(text: String) -> Self {
         Self(text)
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for ImageRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for ImageRefused {}
 
 /// How an image is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,16 +114,20 @@ struct Fs {
 
 impl Fs {
     /// The layout over its image; the groups are not known yet.
-    fn over(source: Arc<dyn Source>, sup: Superblock) -> std::result::Result<Self, Refused> {
+    fn over(source: Arc<dyn ImageSource>, sup: Superblock) -> std::result::Result<Self, ImageRefused> {
         let blocks = Blocks::new(source, sup.block_size, sup.blocks);
-        let blocks = blocks.map_err(|error| Refused::new(format!("there is no memory for it: {error}")))?;
+        let blocks =
+            blocks.map_err(|error| ImageRefused::new(format!("there is no memory for it: {error}")))?;
         Ok(Self { number: last_found::next_image(), blocks, sup, tables: Vec::new() })
     }
 }
 
 /// Opens a file that may be an image. Its type is checked first, with an O_PATH descriptor, and then the same file is
 /// opened. Opening a FIFO would wait for a writer, and opening a device may have effects.
-fn open_image(path: &Path, cannot: impl Fn(io::Error) -> Refused) -> std::result::Result<fs::File, Refused> {
+fn open_image(
+    path: &Path,
+    cannot: impl Fn(io::Error) -> ImageRefused,
+) -> std::result::Result<fs::File, ImageRefused> {
     let held = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let held = fs::File::from(held.map_err(|errno| cannot(errno.into()))?);
     let found = held.metadata().map_err(&cannot)?.file_type();
@@ -132,7 +136,7 @@ fn open_image(path: &Path, cannot: impl Fn(io::Error) -> Refused) -> std::result
             let opened = fs::File::open(format!("/proc/self/fd/{}", held.as_raw_fd()));
             return opened.map_err(|error| match error.kind() {
                 io::ErrorKind::NotFound => {
-                    Refused::new("it cannot be opened by way of /proc/self/fd: is /proc mounted?".into())
+                    ImageRefused::new("it cannot be opened by way of /proc/self/fd: is /proc mounted?".into())
                 }
                 _ => cannot(error),
             });
@@ -142,7 +146,9 @@ fn open_image(path: &Path, cannot: impl Fn(io::Error) -> Refused) -> std::result
         _ if found.is_socket() => "a socket",
         _ => "a character device",
     };
-    Err(Refused::new(format!("it is {kind}, where an image is a file or a block device: name one of these")))
+    Err(ImageRefused::new(format!(
+        "it is {kind}, where an image is a file or a block device: name one of these"
+    )))
 }
 
 /// The driver.
@@ -161,7 +167,7 @@ impl Ext4 {
     /// # Errors
     /// A sentence: it cannot be opened, is no such file system, has a feature that is not read, or is so damaged that
     /// nothing else could be found.
-    pub fn open(path: &Path) -> std::result::Result<Arc<Self>, Refused> {
+    pub fn open(path: &Path) -> std::result::Result<Arc<Self>, ImageRefused> {
         Self::open_with(path, ImageOptions::default())
     }
 
@@ -169,8 +175,8 @@ impl Ext4 {
     ///
     /// # Errors
     /// As [`Ext4::open`]; also if the requested part does not exist.
-    pub fn open_with(path: &Path, options: ImageOptions) -> std::result::Result<Arc<Self>, Refused> {
-        let cannot = |error: io::Error| Refused::new(format!("it cannot be opened: {error}"));
+    pub fn open_with(path: &Path, options: ImageOptions) -> std::result::Result<Arc<Self>, ImageRefused> {
+        let cannot = |error: io::Error| ImageRefused::new(format!("it cannot be opened: {error}"));
         let image = Image::new(open_image(path, cannot)?).map_err(cannot)?;
         Self::with(&path.display().to_string(), Box::new(image), options)
     }
@@ -179,7 +185,7 @@ impl Ext4 {
     ///
     /// # Errors
     /// As [`Ext4::open`].
-    pub fn new(name: &str, source: Box<dyn Source>) -> std::result::Result<Arc<Self>, Refused> {
+    pub fn new(name: &str, source: Box<dyn ImageSource>) -> std::result::Result<Arc<Self>, ImageRefused> {
         Self::with(name, source, ImageOptions::default())
     }
 
@@ -189,10 +195,10 @@ impl Ext4 {
     /// As [`Ext4::open_with`].
     pub fn with(
         name: &str,
-        source: Box<dyn Source>,
+        source: Box<dyn ImageSource>,
         options: ImageOptions,
-    ) -> std::result::Result<Arc<Self>, Refused> {
-        let source: Arc<dyn Source> = partition::part(source, options.within)?.into();
+    ) -> std::result::Result<Arc<Self>, ImageRefused> {
+        let source: Arc<dyn ImageSource> = partition::part(source, options.within)?.into();
         let mut sup = Superblock::read(&*source)?;
         let (source, replayed) = journal::settle(name, source, &sup, options.noload)?;
         if replayed.blocks > 0 {
@@ -203,8 +209,9 @@ impl Ext4 {
             tracing::warn!(image = %name, "ext4: it is marked as damaged; e2fsck -fy mends what can be mended");
         }
         let mut fs = Fs::over(source, sup)?;
-        let damaged =
-            |fault: Fault| Refused::new(format!("it is damaged ({}): run e2fsck -fy on it", fault.place()));
+        let damaged = |fault: Fault| {
+            ImageRefused::new(format!("it is damaged ({}): run e2fsck -fy on it", fault.place()))
+        };
         let (free_blocks, free_inodes) = fs.read_groups().map_err(damaged)?;
         fs.root_node().map_err(damaged)?;
         let blocks = fs.sup.blocks - fs.overhead();

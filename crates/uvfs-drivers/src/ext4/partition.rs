@@ -9,8 +9,8 @@ use std::io;
 
 use crc32fast::hash as crc32;
 
-use super::Refused;
-use super::blocks::Source;
+use super::ImageRefused;
+use super::blocks::ImageSource;
 use super::bytes::{u8_at, u16_at, u32_at};
 use super::superblock;
 
@@ -60,12 +60,12 @@ struct Disk {
 
 /// A part of a source.
 struct Window {
-    source: Box<dyn Source>,
+    source: Box<dyn ImageSource>,
     start: u64,
     len: u64,
 }
 
-impl Source for Window {
+impl ImageSource for Window {
     fn size(&self) -> u64 {
         self.len
     }
@@ -80,7 +80,10 @@ impl Source for Window {
 }
 
 /// The part of `source` that was asked for.
-pub(super) fn part(source: Box<dyn Source>, within: Within) -> Result<Box<dyn Source>, Refused> {
+pub(super) fn part(
+    source: Box<dyn ImageSource>,
+    within: Within,
+) -> Result<Box<dyn ImageSource>, ImageRefused> {
     let size = source.size();
     let (start, len) = match within {
         Within::Whole => {
@@ -88,34 +91,34 @@ pub(super) fn part(source: Box<dyn Source>, within: Within) -> Result<Box<dyn So
             if !superblock::has_magic(&*source, 0)
                 && let Some(disk) = Disk::read(&*source)?
             {
-                return Err(Refused::new(disk.advice(&*source)));
+                return Err(ImageRefused::new(disk.advice(&*source)));
             }
             return Ok(source);
         }
         Within::Offset(start) => (start, u64::MAX),
         Within::Partition(number) => {
             let Some(disk) = Disk::read(&*source)? else {
-                return Err(Refused::new("it has no partition table: leave partition= out".into()));
+                return Err(ImageRefused::new("it has no partition table: leave partition= out".into()));
             };
             let Some(found) = disk.partitions.iter().find(|partition| partition.number == number) else {
                 let text = format!("it has no partition {number}: {}", disk.advice(&*source));
-                return Err(Refused::new(text));
+                return Err(ImageRefused::new(text));
             };
             (found.start, found.len)
         }
     };
     if start >= size {
-        return Err(Refused::new(format!("it has {size} bytes, and nothing begins at byte {start}")));
+        return Err(ImageRefused::new(format!("it has {size} bytes, and nothing begins at byte {start}")));
     }
     Ok(Box::new(Window { source, start, len: len.min(size - start) }))
 }
 
-fn unread(error: &io::Error) -> Refused {
-    Refused::new(format!("it cannot be read: {error}"))
+fn unread(error: &io::Error) -> ImageRefused {
+    ImageRefused::new(format!("it cannot be read: {error}"))
 }
 
 /// The bytes at an offset; none if the source ends before.
-fn bytes(source: &dyn Source, offset: u64, len: usize) -> Result<Option<Vec<u8>>, Refused> {
+fn bytes(source: &dyn ImageSource, offset: u64, len: usize) -> Result<Option<Vec<u8>>, ImageRefused> {
     if offset.checked_add(len as u64).is_none_or(|end| end > source.size()) {
         return Ok(None);
     }
@@ -150,7 +153,7 @@ fn entries(sector: &[u8]) -> Option<[Entry; 4]> {
 
 impl Disk {
     /// Reads the table; none if there is none.
-    fn read(source: &dyn Source) -> Result<Option<Self>, Refused> {
+    fn read(source: &dyn ImageSource) -> Result<Option<Self>, ImageRefused> {
         let Some(sector) = bytes(source, 0, SECTOR as usize)? else { return Ok(None) };
         let Some(first) = entries(&sector) else { return Ok(None) };
         if first.iter().any(|entry| entry.kind == PROTECTIVE) {
@@ -171,7 +174,7 @@ impl Disk {
         Ok((!partitions.is_empty()).then_some(Self { kind: "MBR", partitions }))
     }
 
-    fn gpt(source: &dyn Source) -> Result<Self, Refused> {
+    fn gpt(source: &dyn ImageSource) -> Result<Self, ImageRefused> {
         for sector in [SECTOR, 4096] {
             let last = (source.size() / sector).saturating_sub(1);
             for at in [1, last] {
@@ -181,11 +184,11 @@ impl Disk {
             }
         }
         let text = "its partition table (GPT) is damaged, and so is the backup: name the byte where the file system begins with offset=";
-        Err(Refused::new(text.into()))
+        Err(ImageRefused::new(text.into()))
     }
 
     /// A sentence with the partitions that can be asked for.
-    fn advice(&self, source: &dyn Source) -> String {
+    fn advice(&self, source: &dyn ImageSource) -> String {
         let ours = self.partitions.iter().filter(|partition| superblock::has_magic(source, partition.start));
         let ours: Vec<String> = ours
             .map(|Partition { number, start, len }| {
@@ -207,7 +210,7 @@ impl Disk {
 
 /// Adds the logical partitions of an extended one. Places count from their own sector, links from the extended
 /// partition. A circular chain ends at [`LOGICAL_MAX`].
-fn logical(source: &dyn Source, extended: u64, found: &mut Vec<Partition>) -> Result<(), Refused> {
+fn logical(source: &dyn ImageSource, extended: u64, found: &mut Vec<Partition>) -> Result<(), ImageRefused> {
     let (mut at, mut number) = (extended, FIRST_LOGICAL);
     for _ in 0..LOGICAL_MAX {
         let Some(sector) = bytes(source, at * SECTOR, SECTOR as usize)? else { return Ok(()) };
@@ -225,7 +228,7 @@ fn logical(source: &dyn Source, extended: u64, found: &mut Vec<Partition>) -> Re
 }
 
 /// The partitions of the GPT whose header is in this sector; none if that is damaged.
-fn gpt_at(source: &dyn Source, sector: u64, at: u64) -> Result<Option<Vec<Partition>>, Refused> {
+fn gpt_at(source: &dyn ImageSource, sector: u64, at: u64) -> Result<Option<Vec<Partition>>, ImageRefused> {
     let Some(offset) = at.checked_mul(sector) else { return Ok(None) };
     let Some(header) = bytes(source, offset, sector as usize)? else { return Ok(None) };
     let len = u32_at(&header, 12) as usize;

@@ -3,8 +3,8 @@
 //! Read and checked once; plain values afterwards. Its sizes are checked here, so that arithmetic on group, block and
 //! inode numbers elsewhere cannot overflow.
 
-use super::Refused;
-use super::blocks::Source;
+use super::ImageRefused;
+use super::blocks::ImageSource;
 use super::bytes::{split_u64, u8_at, u16_at, u32_at};
 use super::checksum::{crc32c, right};
 use super::features;
@@ -23,7 +23,7 @@ pub(super) const ROOT_INO: u32 = 2;
 const FIRST_INO: u32 = 11;
 
 /// Whether the bytes from `start` on may begin with a file system of this kind.
-pub(super) fn has_magic(source: &dyn Source, start: u64) -> bool {
+pub(super) fn has_magic(source: &dyn ImageSource, start: u64) -> bool {
     let mut magic = [0; 2];
     let at = start.checked_add(OFFSET + 0x38);
     at.is_some_and(|at| source.read_at(&mut magic, at).is_ok()) && u16::from_le_bytes(magic) == MAGIC
@@ -76,14 +76,16 @@ pub(super) struct Superblock {
 
 impl Superblock {
     /// Reads it.
-    pub(super) fn read(source: &dyn Source) -> Result<Self, Refused> {
+    pub(super) fn read(source: &dyn ImageSource) -> Result<Self, ImageRefused> {
         let mut raw = [0; SIZE];
         if source.size() < OFFSET + SIZE as u64 {
-            return Err(Refused::new("it is too short to hold an ext2, ext3 or ext4 file system".into()));
+            return Err(ImageRefused::new(
+                "it is too short to hold an ext2, ext3 or ext4 file system".into(),
+            ));
         }
-        source.read_at(&mut raw, OFFSET).map_err(|e| Refused::new(format!("it cannot be read: {e}")))?;
+        source.read_at(&mut raw, OFFSET).map_err(|e| ImageRefused::new(format!("it cannot be read: {e}")))?;
         if u16_at(&raw, 0x38) != MAGIC {
-            return Err(Refused::new("it is no ext2, ext3 or ext4 file system".into()));
+            return Err(ImageRefused::new("it is no ext2, ext3 or ext4 file system".into()));
         }
         let this = Self::parse(&raw)?;
         this.check_checksum(&raw)?;
@@ -95,12 +97,12 @@ impl Superblock {
                 this.block_size,
                 source.size()
             );
-            return Err(Refused::new(text));
+            return Err(ImageRefused::new(text));
         }
         Ok(this)
     }
 
-    fn parse(raw: &[u8]) -> Result<Self, Refused> {
+    fn parse(raw: &[u8]) -> Result<Self, ImageRefused> {
         let (compat, incompat, ro_compat) = match u32_at(raw, 0x4c) {
             0 => (0, 0, 0),
             _ => (u32_at(raw, 0x5c), u32_at(raw, 0x60), u32_at(raw, 0x64)),
@@ -157,7 +159,7 @@ impl Superblock {
     }
 
     /// The facts on which the rest of the driver relies.
-    fn check_layout(&mut self) -> Result<(), Refused> {
+    fn check_layout(&mut self) -> Result<(), ImageRefused> {
         let bits = self.block_size as u64 * 8;
         let within = |holds: bool, what| if holds { Ok(()) } else { Err(bad(what)) };
         // Groups of whole clusters begin at block 0, even if the superblock is in block 1.
@@ -185,7 +187,7 @@ impl Superblock {
         Ok(())
     }
 
-    fn check_checksum(&self, raw: &[u8]) -> Result<(), Refused> {
+    fn check_checksum(&self, raw: &[u8]) -> Result<(), ImageRefused> {
         if !self.checksums() {
             return Ok(());
         }
@@ -237,7 +239,7 @@ impl Superblock {
 }
 
 /// Blocks of a cluster.
-fn cluster_blocks(raw: &[u8], ro_compat: u32, log_block_size: u32) -> Result<u64, Refused> {
+fn cluster_blocks(raw: &[u8], ro_compat: u32, log_block_size: u32) -> Result<u64, ImageRefused> {
     if ro_compat & features::RO_BIGALLOC == 0 {
         return Ok(1);
     }
@@ -251,8 +253,8 @@ fn cluster_blocks(raw: &[u8], ro_compat: u32, log_block_size: u32) -> Result<u64
     Ok(ratio)
 }
 
-fn bad(what: &str) -> Refused {
-    Refused::new(format!("its superblock is damaged ({what}): run e2fsck -fy on it"))
+fn bad(what: &str) -> ImageRefused {
+    ImageRefused::new(format!("its superblock is damaged ({what}): run e2fsck -fy on it"))
 }
 
 #[cfg(test)]

@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::Shared;
-use super::fault::{Call, Fault};
+use super::fault::{Fault, FaultCall};
 use super::tree::{Change, Tree};
 
 /// Observes and controls a generated driver.
 #[derive(Clone)]
-pub struct Control {
+pub struct FaultControl {
     shared: Arc<Shared>,
 }
 
-impl Control {
+impl FaultControl {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self { shared }
     }
@@ -31,13 +31,13 @@ impl Control {
     }
 
     /// Calls of this kind that have begun, failed ones included.
-    pub fn calls(&self, call: Call) -> u64 {
+    pub fn calls(&self, call: FaultCall) -> u64 {
         self.shared.faults.calls(call)
     }
 
     /// Calls of all kinds that have begun.
     pub fn all_calls(&self) -> u64 {
-        Call::ALL.iter().map(|call| self.calls(*call)).sum()
+        FaultCall::ALL.iter().map(|call| self.calls(*call)).sum()
     }
 
     /// Adds a fault. Its calls are counted from now: `first: 1` is the next one.
@@ -53,7 +53,7 @@ impl Control {
     /// Holds the `n`-th call of this kind from now (1: the next) until the gate is dropped. The
     /// held call has computed its answer (and a `readdir` has handed out its entries).
     #[must_use = "the gate opens when it is dropped"]
-    pub fn gate(&self, call: Call, n: u64) -> Gate {
+    pub fn gate(&self, call: FaultCall, n: u64) -> Gate {
         let barrier = Arc::new(Barrier::default());
         self.shared.faults.add_barrier(call, n, barrier.clone());
         Gate { barrier, shared: self.shared.clone() }
@@ -65,7 +65,7 @@ impl Control {
     }
 }
 
-/// Holds one call of the driver; see [`Control::gate`].
+/// Holds one call of the driver; see [`FaultControl::gate`].
 pub struct Gate {
     barrier: Arc<Barrier>,
     shared: Arc<Shared>,

@@ -24,16 +24,16 @@ macro_rules! calls {
     ($($(#[$doc:meta])* $call:ident = $name:literal,)*) => {
         /// A kind of call that the VFS makes to the driver.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Call {
+        pub enum FaultCall {
             $($(#[$doc])* $call,)*
         }
-        impl Call {
+        impl FaultCall {
             /// Every kind.
-            pub const ALL: &'static [Call] = &[$(Call::$call,)*];
+            pub const ALL: &'static [FaultCall] = &[$(FaultCall::$call,)*];
             /// Its name, as faults spell it.
             pub const fn name(self) -> &'static str {
                 match self {
-                    $(Call::$call => $name,)*
+                    $(FaultCall::$call => $name,)*
                 }
             }
         }
@@ -71,16 +71,16 @@ calls! {
     Statfs = "statfs",
 }
 
-impl Call {
+impl FaultCall {
     /// Whether a read-only file system refuses it.
     pub(super) fn changes(self) -> bool {
-        use Call::*;
+        use FaultCall::*;
         matches!(self, Setattr | Create | Link | Unlink | Rmdir | Rename | Write)
     }
 
     /// Whether there is an answer that could be wrong in content.
     fn can_lie(self) -> bool {
-        matches!(self, Call::Lookup | Call::Getattr | Call::Readdir | Call::Read)
+        matches!(self, FaultCall::Lookup | FaultCall::Getattr | FaultCall::Readdir | FaultCall::Read)
     }
 }
 
@@ -114,7 +114,7 @@ const ERRNOS: [(&str, Errno); 24] = [
 
 /// The effect of a fault on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FaultKind {
     /// It fails with this error and has no effect.
     Fail(Errno),
     /// Its answer comes this much later.
@@ -130,9 +130,9 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The kind of call.
-    pub call: Call,
+    pub call: FaultCall,
     /// The effect.
-    pub kind: Kind,
+    pub kind: FaultKind,
     /// The first call that is hit; calls are counted from 1, separately for each kind.
     pub first: u64,
     /// The distance between further calls that are hit; `None`: only the first is hit.
@@ -141,12 +141,12 @@ pub struct Fault {
 
 impl Fault {
     /// A fault of every call of its kind.
-    pub fn always(call: Call, kind: Kind) -> Self {
+    pub fn always(call: FaultCall, kind: FaultKind) -> Self {
         Self { call, kind, first: 1, every: Some(1) }
     }
 
     /// A fault of the `n`-th call alone.
-    pub fn nth(call: Call, kind: Kind, n: u64) -> Self {
+    pub fn nth(call: FaultCall, kind: FaultKind, n: u64) -> Self {
         Self { call, kind, first: n, every: None }
     }
 }
@@ -162,8 +162,8 @@ impl FromStr for Fault {
         let (call, kind) = what.split_once(':').ok_or_else(|| {
             SpecError::new(format!("fault={text} is not valid: CALL:KIND is needed, as in lookup:EIO@7"))
         })?;
-        let call = *Call::ALL.iter().find(|known| known.name() == call).ok_or_else(|| {
-            let names: Vec<_> = Call::ALL.iter().map(|call| call.name()).collect();
+        let call = *FaultCall::ALL.iter().find(|known| known.name() == call).ok_or_else(|| {
+            let names: Vec<_> = FaultCall::ALL.iter().map(|call| call.name()).collect();
             SpecError::new(format!("fault={text}: {call:?} is no call; calls are {}", names.join(", ")))
         })?;
         let kind = parse_kind(text, call, kind)?;
@@ -184,22 +184,22 @@ fn count(text: &str, number: &str) -> std::result::Result<u64, SpecError> {
     })
 }
 
-fn parse_kind(text: &str, call: Call, kind: &str) -> std::result::Result<Kind, SpecError> {
+fn parse_kind(text: &str, call: FaultCall, kind: &str) -> std::result::Result<FaultKind, SpecError> {
     let misfit = |calls: &str| SpecError::new(format!("fault={text}: {kind} works only on {calls}"));
     if let Some(time) = kind.strip_prefix("delay:") {
-        return spec::duration(time).map(Kind::Delay).ok_or_else(|| {
+        return spec::duration(time).map(FaultKind::Delay).ok_or_else(|| {
             SpecError::new(format!(
                 "fault={text}: {time:?} is no time; a time such as 50ms, 2s or 1m is needed"
             ))
         });
     }
     if let Some((_, errno)) = ERRNOS.iter().find(|(name, _)| *name == kind) {
-        return Ok(Kind::Fail(*errno));
+        return Ok(FaultKind::Fail(*errno));
     }
     match kind {
-        "wrong" if call.can_lie() => Ok(Kind::Wrong),
+        "wrong" if call.can_lie() => Ok(FaultKind::Wrong),
         "wrong" => Err(misfit("lookup, getattr, readdir and read")),
-        "absent" if call == Call::Lookup => Ok(Kind::Absent),
+        "absent" if call == FaultCall::Lookup => Ok(FaultKind::Absent),
         "absent" => Err(misfit("lookup")),
         _ => {
             let names: Vec<_> = ERRNOS.iter().map(|(name, _)| *name).collect();
@@ -222,12 +222,12 @@ pub(super) struct Effects {
 }
 
 enum Action {
-    Fault(Kind),
+    Fault(FaultKind),
     Barrier(Arc<Barrier>),
 }
 
 struct Rule {
-    call: Call,
+    call: FaultCall,
     action: Action,
     first: u64,
     every: Option<u64>,
@@ -236,7 +236,7 @@ struct Rule {
 }
 
 impl Rule {
-    fn hits(&self, call: Call, number: u64) -> bool {
+    fn hits(&self, call: FaultCall, number: u64) -> bool {
         let Some(late) = number.checked_sub(self.before).and_then(|n| n.checked_sub(self.first)) else {
             return false;
         };
@@ -251,7 +251,7 @@ struct Counter(AtomicU64);
 
 /// Counts the calls and applies the rules.
 pub(super) struct Faults {
-    counters: [Counter; Call::ALL.len()],
+    counters: [Counter; FaultCall::ALL.len()],
     /// Whether `rules` may hold any. Only a hint for speed: a thread that adds a rule and then makes a
     /// call finds the rule; a concurrent call may or may not find it.
     armed: AtomicBool,
@@ -275,7 +275,7 @@ impl Faults {
     }
 
     /// Makes the `n`-th call from now wait at the barrier with its answer in hand.
-    pub(super) fn add_barrier(&self, call: Call, n: u64, barrier: Arc<Barrier>) {
+    pub(super) fn add_barrier(&self, call: FaultCall, n: u64, barrier: Arc<Barrier>) {
         self.push(call, Action::Barrier(barrier), n, None);
     }
 
@@ -289,14 +289,14 @@ impl Faults {
         self.retain(|action| matches!(action, Action::Barrier(_)));
     }
 
-    pub(super) fn calls(&self, call: Call) -> u64 {
+    pub(super) fn calls(&self, call: FaultCall) -> u64 {
         self.counters[call as usize].0.load(Ordering::Relaxed)
     }
 
     /// Makes one call: counts it, and lets it fail or computes its answer. Hands the answer out when
     /// delays and barriers have passed. The answer is computed first. So an answer that was held
     /// up is late, as from a slow server: it does not contain what happened meanwhile.
-    pub(super) fn run<T>(&self, call: Call, answer: impl FnOnce(&Effects) -> Result<T>) -> Result<T> {
+    pub(super) fn run<T>(&self, call: FaultCall, answer: impl FnOnce(&Effects) -> Result<T>) -> Result<T> {
         let effects = self.enter(call);
         let result = match effects.errno {
             Some(errno) => Err(errno),
@@ -309,7 +309,7 @@ impl Faults {
         result
     }
 
-    fn enter(&self, call: Call) -> Effects {
+    fn enter(&self, call: FaultCall) -> Effects {
         let number = self.counters[call as usize].0.fetch_add(1, Ordering::Relaxed) + 1;
         let mut effects = Effects {
             errno: None,
@@ -323,17 +323,19 @@ impl Faults {
         }
         for rule in self.rules.read().iter().filter(|rule| rule.hits(call, number)) {
             match &rule.action {
-                Action::Fault(Kind::Fail(errno)) => effects.errno = effects.errno.or(Some(*errno)),
-                Action::Fault(Kind::Delay(delay)) => effects.delay = effects.delay.saturating_add(*delay),
-                Action::Fault(Kind::Wrong) => effects.truth = Truth::Wrong,
-                Action::Fault(Kind::Absent) => effects.absent = true,
+                Action::Fault(FaultKind::Fail(errno)) => effects.errno = effects.errno.or(Some(*errno)),
+                Action::Fault(FaultKind::Delay(delay)) => {
+                    effects.delay = effects.delay.saturating_add(*delay)
+                }
+                Action::Fault(FaultKind::Wrong) => effects.truth = Truth::Wrong,
+                Action::Fault(FaultKind::Absent) => effects.absent = true,
                 Action::Barrier(barrier) => effects.barriers.push(barrier.clone()),
             }
         }
         effects
     }
 
-    fn push(&self, call: Call, action: Action, first: u64, every: Option<u64>) {
+    fn push(&self, call: FaultCall, action: Action, first: u64, every: Option<u64>) {
         let mut rules = self.rules.write();
         rules.push(Rule { call, action, first, every, before: self.calls(call) });
         self.armed.store(true, Ordering::Release);
@@ -352,7 +354,7 @@ mod tests {
 
     fn hit(fault: &str, calls: u64) -> Vec<u64> {
         let faults = Faults::new(&[fault.parse().unwrap()]);
-        (1..=calls).filter(|_| faults.run(Call::Lookup, |_| Ok(())).is_err()).collect()
+        (1..=calls).filter(|_| faults.run(FaultCall::Lookup, |_| Ok(())).is_err()).collect()
     }
 
     #[test]
@@ -367,31 +369,34 @@ mod tests {
     #[test]
     fn calls_are_counted_from_when_the_fault_was_set() {
         let faults = Faults::new(&[]);
-        let call = || faults.run(Call::Read, |_| Ok(()));
+        let call = || faults.run(FaultCall::Read, |_| Ok(()));
         assert!(call().is_ok() && call().is_ok());
-        faults.add(&Fault::nth(Call::Read, Kind::Fail(Errno::NOSPC), 2));
+        faults.add(&Fault::nth(FaultCall::Read, FaultKind::Fail(Errno::NOSPC), 2));
         assert_eq!([call(), call(), call()], [Ok(()), Err(Errno::NOSPC), Ok(())]);
-        faults.add(&Fault::always(Call::Read, Kind::Fail(Errno::IO)));
+        faults.add(&Fault::always(FaultCall::Read, FaultKind::Fail(Errno::IO)));
         assert_eq!(call(), Err(Errno::IO));
         faults.clear();
         assert_eq!(call(), Ok(()));
-        assert_eq!((faults.calls(Call::Read), faults.calls(Call::Lookup)), (7, 0));
+        assert_eq!((faults.calls(FaultCall::Read), faults.calls(FaultCall::Lookup)), (7, 0));
     }
 
     #[test]
     fn every_error_and_call_can_be_named() {
-        for call in Call::ALL {
+        for call in FaultCall::ALL {
             for (name, errno) in ERRNOS {
                 let fault: Fault = format!("{}:{name}@3", call.name()).parse().unwrap();
-                assert_eq!(fault, Fault::nth(*call, Kind::Fail(errno), 3));
+                assert_eq!(fault, Fault::nth(*call, FaultKind::Fail(errno), 3));
             }
         }
         let fault: Fault = "read:delay:50ms@7/100".parse().unwrap();
         assert_eq!(
             (fault.kind, fault.first, fault.every),
-            (Kind::Delay(Duration::from_millis(50)), 7, Some(100))
+            (FaultKind::Delay(Duration::from_millis(50)), 7, Some(100))
         );
-        assert_eq!("lookup:absent".parse::<Fault>().unwrap(), Fault::always(Call::Lookup, Kind::Absent));
+        assert_eq!(
+            "lookup:absent".parse::<Fault>().unwrap(),
+            Fault::always(FaultCall::Lookup, FaultKind::Absent)
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! as a backing store can be, and any slowness is in the cache above it. The right answer is always known, so every
 //! answer can be checked.
 //! The driver is not resident: the cache asks, may forget, and asks again. [`Spec`] describes the tree, how long
-//! answers may be trusted, and which calls fail, wait or lie. [`Control`] does the same from within the process.
+//! answers may be trusted, and which calls fail, wait or lie. [`FaultControl`] does the same from within the process.
 //!
 //! The driver keeps nothing per inode, takes no lock unless faults or changes were requested,
 //! and answers in O(depth + length of the name). It is read-only: changes fail with EROFS.
@@ -24,8 +24,8 @@ use uvfs::types::{
     StatFs, Ttl, mode,
 };
 
-pub use control::{Control, Gate};
-pub use fault::{Call, Fault, Kind};
+pub use control::{FaultControl, Gate};
+pub use fault::{Fault, FaultCall, FaultKind};
 pub use names::Name;
 pub use spec::{MAX_DEPTH, Spec, SpecError};
 pub use tree::{Change, ROOT_INO, Tree};
@@ -54,7 +54,7 @@ impl Generated {
     /// A driver for this specification.
     pub fn new(spec: Spec) -> std::result::Result<Self, SpecError> {
         let faults = Faults::new(&spec.faults);
-        let delays = spec.faults.iter().any(|fault| matches!(fault.kind, Kind::Delay(_)));
+        let delays = spec.faults.iter().any(|fault| matches!(fault.kind, FaultKind::Delay(_)));
         let features = Features {
             resident: false,
             may_block: spec.may_block || delays,
@@ -66,8 +66,8 @@ impl Generated {
     }
 
     /// The handle that watches and steers this driver.
-    pub fn control(&self) -> Control {
-        Control::new(self.shared.clone())
+    pub fn control(&self) -> FaultControl {
+        FaultControl::new(self.shared.clone())
     }
 
     /// The tree that this driver shows.
@@ -75,12 +75,12 @@ impl Generated {
         &self.shared.tree
     }
 
-    fn run<T>(&self, call: Call, answer: impl FnOnce(&Effects) -> Result<T>) -> Result<T> {
+    fn run<T>(&self, call: FaultCall, answer: impl FnOnce(&Effects) -> Result<T>) -> Result<T> {
         self.shared.faults.run(call, answer)
     }
 
     /// Answers a call that would change something: with a fault's error, or EROFS.
-    fn refuse<T>(&self, call: Call) -> Result<T> {
+    fn refuse<T>(&self, call: FaultCall) -> Result<T> {
         self.run(call, |_| Err(Errno::ROFS))
     }
 
@@ -144,15 +144,15 @@ impl Driver for Generated {
     }
 
     fn root(&self, _op: &Op) -> Result<NewInode> {
-        self.run(Call::Root, |effects| self.node(ROOT_INO, effects.truth))
+        self.run(FaultCall::Root, |effects| self.node(ROOT_INO, effects.truth))
     }
 
     fn lookup(&self, op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer> {
-        self.run(Call::Lookup, |effects| self.find(&op.cred, dir.ino(), name, effects))
+        self.run(FaultCall::Lookup, |effects| self.find(&op.cred, dir.ino(), name, effects))
     }
 
     fn getattr(&self, _op: &Op, inode: &Inode<'_>) -> Result<Attr> {
-        self.run(Call::Getattr, |effects| Ok(self.node(inode.ino(), effects.truth)?.attr))
+        self.run(FaultCall::Getattr, |effects| Ok(self.node(inode.ino(), effects.truth)?.attr))
     }
 
     fn ttl(&self) -> Ttl {
@@ -160,27 +160,27 @@ impl Driver for Generated {
     }
 
     fn setattr(&self, _op: &Op, _inode: &Inode<'_>, _set: &SetAttr) -> Result<()> {
-        self.refuse(Call::Setattr)
+        self.refuse(FaultCall::Setattr)
     }
 
     fn create(&self, _op: &Op, _dir: &Inode<'_>, _name: &[u8], _make: &Make<'_>) -> Result<NewInode> {
-        self.refuse(Call::Create)
+        self.refuse(FaultCall::Create)
     }
 
     fn link(&self, _op: &Op, _inode: &Inode<'_>, _dir: &Inode<'_>, _name: &[u8]) -> Result<()> {
-        self.refuse(Call::Link)
+        self.refuse(FaultCall::Link)
     }
 
     fn unlink(&self, _op: &Op, _dir: &Inode<'_>, _name: &[u8], _inode: &Inode<'_>) -> Result<()> {
-        self.refuse(Call::Unlink)
+        self.refuse(FaultCall::Unlink)
     }
 
     fn rmdir(&self, _op: &Op, _dir: &Inode<'_>, _name: &[u8], _inode: &Inode<'_>) -> Result<()> {
-        self.refuse(Call::Rmdir)
+        self.refuse(FaultCall::Rmdir)
     }
 
     fn rename(&self, _op: &Op, _rename: &Rename<'_>) -> Result<()> {
-        self.refuse(Call::Rename)
+        self.refuse(FaultCall::Rename)
     }
 
     fn readdir(
@@ -190,15 +190,15 @@ impl Driver for Generated {
         cookie: u64,
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        self.run(Call::Readdir, |effects| self.list(dir.ino(), cookie, effects.truth, sink))
+        self.run(FaultCall::Readdir, |effects| self.list(dir.ino(), cookie, effects.truth, sink))
     }
 
     fn open(&self, _op: &Op, _inode: &Inode<'_>, access: Access) -> Result<u64> {
-        self.run(Call::Open, |_| if access.contains(Access::WRITE) { Err(Errno::ROFS) } else { Ok(0) })
+        self.run(FaultCall::Open, |_| if access.contains(Access::WRITE) { Err(Errno::ROFS) } else { Ok(0) })
     }
 
     fn read(&self, _op: &Op, file: File<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.run(Call::Read, |effects| {
+        self.run(FaultCall::Read, |effects| {
             let ino = file.inode.ino();
             let size = self.node(ino, Truth::True)?.attr.size;
             let len = size.saturating_sub(offset).min(buf.len() as u64) as usize;
@@ -208,11 +208,11 @@ impl Driver for Generated {
     }
 
     fn write(&self, _op: &Op, _file: File<'_>, _offset: u64, _data: &[u8], _append: bool) -> Result<usize> {
-        self.refuse(Call::Write)
+        self.refuse(FaultCall::Write)
     }
 
     fn statfs(&self, _op: &Op) -> Result<StatFs> {
-        self.run(Call::Statfs, |_| {
+        self.run(FaultCall::Statfs, |_| {
             Ok(StatFs {
                 bsize: BLOCK_SIZE,
                 files: self.tree().inodes(),

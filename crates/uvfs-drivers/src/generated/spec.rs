@@ -272,7 +272,7 @@ pub(super) fn duration(text: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::generated::{Call, Generated};
+    use crate::generated::{FaultCall, Generated};
 
     #[test]
     fn every_option_is_understood() {
@@ -290,7 +290,7 @@ mod tests {
         assert!(spec.percred && spec.may_block && spec.pass_writes);
         assert_eq!(
             spec.faults.iter().map(|fault| fault.call).collect::<Vec<_>>(),
-            [Call::Lookup, Call::Create]
+            [FaultCall::Lookup, FaultCall::Create]
         );
     }
 

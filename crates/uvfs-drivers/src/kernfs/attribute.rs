@@ -6,13 +6,10 @@
 //! end, because the removal waits for the call. [`Call::remove_self`] and [`Call::break_protection`] exist for that
 //! case. Calls of one attribute may run at the same time, on any thread.
 
-use std::sync::Arc;
-
 use uvfs::types::{Errno, Op, Result};
 use uvfs_sync::active::Active;
 
-use super::engine::Engine;
-use super::node::{Inner, Node};
+use super::node::Node;
 
 /// How an attribute is read and written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,28 +108,30 @@ where
     }
 }
 
+/// The node of a call.
+pub(super) trait Called {
+    fn ino(&self) -> u64;
+    fn node(&self) -> Node;
+    /// See [`Call::remove_self`]; the call's own protection is broken.
+    fn remove_self(&self) -> bool;
+}
+
 /// One call of an [`Attribute`].
 pub struct Call<'a> {
     op: &'a Op,
-    engine: &'a Arc<Engine>,
-    inner: &'a Arc<Inner>,
+    called: &'a dyn Called,
     active: &'a Active<'a>,
 }
 
 impl std::fmt::Debug for Call<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Call").field("op", self.op).field("ino", &self.inner.ino).finish_non_exhaustive()
+        f.debug_struct("Call").field("op", self.op).field("ino", &self.called.ino()).finish_non_exhaustive()
     }
 }
 
 impl<'a> Call<'a> {
-    pub(super) fn new(
-        op: &'a Op,
-        engine: &'a Arc<Engine>,
-        inner: &'a Arc<Inner>,
-        active: &'a Active<'a>,
-    ) -> Self {
-        Self { op, engine, inner, active }
+    pub(super) fn new(op: &'a Op, called: &'a dyn Called, active: &'a Active<'a>) -> Self {
+        Self { op, called, active }
     }
 
     /// The caller's credentials, and the time.
@@ -142,7 +141,7 @@ impl<'a> Call<'a> {
 
     /// The node. Ask for it only if needed: it counts a reference on a counter that other calls share.
     pub fn node(&self) -> Node {
-        Node::new(Arc::clone(self.engine), Arc::clone(self.inner))
+        self.called.node()
     }
 
     /// Removes the node, with everything below it, from within its own call. When this returns, no other call is
@@ -150,7 +149,7 @@ impl<'a> Call<'a> {
     /// done (false). The node must not be used as if it existed afterwards.
     pub fn remove_self(&self) -> bool {
         self.active.break_protection();
-        let first = self.engine.remove_self(self.inner);
+        let first = self.called.remove_self();
         self.active.unbreak();
         first
     }

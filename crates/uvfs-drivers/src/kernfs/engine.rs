@@ -17,12 +17,13 @@ use rustix::time::{ClockId, clock_gettime};
 use uvfs::types::{Attr, Errno, NAME_MAX, Result, SetAttr, SetTime, Time};
 use uvfs_sync::segvec::SegVec;
 
+use super::caches::ViewCaches;
+use super::inner::{Body, Inner};
 use super::locks::TreeLock;
-use super::node::{Body, Inner, Target};
+use super::node::{Node, NodeTree, Target};
 use super::options::{Meta, Options, Tag};
 use super::remove::Going;
 use super::tree::{Entry, Link, Nodes};
-use super::view::View;
 
 /// One slot of the table of nodes.
 #[derive(Default)]
@@ -46,7 +47,7 @@ pub(super) struct Engine {
     /// The caches have forgotten those texts. A second move waits for the first one to do that; nothing is held.
     forgotten: Once,
     /// A leaf lock: no lock is taken while it is held.
-    pub(super) views: Mutex<Vec<Weak<View>>>,
+    pub(super) views: Mutex<Vec<Weak<ViewCaches>>>,
 }
 
 /// CLOCK_REALTIME.
@@ -99,6 +100,11 @@ impl Engine {
         }))
     }
 
+    /// A counted handle.
+    pub(super) fn handle(self: &Arc<Self>, inner: &Arc<Inner>) -> Node {
+        Node::new(Arc::<Self>::clone(self), Arc::clone(inner))
+    }
+
     /// A node's slot in the table: `ino` is generation << 32 | slot, counted from 1.
     fn slot(&self, ino: u64) -> Option<&Slot> {
         self.slots.get((ino as u32).checked_sub(1)?)
@@ -137,7 +143,58 @@ impl Engine {
         if stale { Errno::STALE } else { Errno::NODEV }
     }
 
-    pub(super) fn add(
+    /// Hangs a new node. Returns the nodes that it has replaced.
+    fn hang_new(&self, nodes: &mut Nodes, parent: u64, meta: &Meta, entry: Box<Entry>) -> Result<Vec<Going>> {
+        let above = nodes.entry(parent).filter(|above| !above.removing).ok_or(Errno::NOENT)?;
+        let dir = above.dir.as_ref().ok_or(Errno::NOTDIR)?;
+        let old = dir.find(&entry.name, entry.tag).filter(|_| meta.replacing).map(|old| old.ino);
+        if old.is_none() {
+            dir.may_add(&entry.name, entry.tag)?;
+        }
+        // Everything in a hidden directory is hidden, and shows when the directory does.
+        let shows = !meta.hidden && above.inner.active.is_active();
+        let (inner, time) = (Arc::clone(&entry.inner), entry.owner.ctime);
+        nodes.put(entry);
+        // Before it can be found; otherwise a name that existed would be hidden for a moment.
+        if shows {
+            inner.active.activate();
+        }
+        let Some(old) = old else {
+            nodes.hang(inner.ino, parent, time);
+            return Ok(Vec::new());
+        };
+        nodes.swap(old, inner.ino, time);
+        Ok(super::remove::cut(nodes, old))
+    }
+
+    /// The text of a symbolic link; ESTALE if it is removed.
+    pub(super) fn readlink(&self, ino: u64) -> Result<Vec<u8>> {
+        let nodes = self.lock.read();
+        let entry = nodes.entry(ino).ok_or(Errno::STALE)?;
+        let link = entry.link.as_ref().ok_or(Errno::INVAL)?;
+        if link.node == 0 {
+            return Ok(link.text.to_vec());
+        }
+        // If the node is removed, the link leads to where it was.
+        Ok(super::links::text(&nodes, entry.parent, link.node).unwrap_or_else(|_| link.text.to_vec()))
+    }
+
+    /// Whether the text of this link stays the same: until the first node moves, or for ever if it leads to no node.
+    pub(super) fn is_fixed(&self, link: u64) -> bool {
+        let nodes = self.lock.read();
+        let link = nodes.entry(link).and_then(|entry| entry.link.as_ref());
+        link.is_some_and(|link| link.node == 0) || link.is_some() && !self.moved.load(Ordering::Relaxed)
+    }
+
+    /// Whether this is a link to a node.
+    pub(super) fn leads_to_a_node(&self, link: u64) -> bool {
+        let nodes = self.lock.read();
+        nodes.entry(link).and_then(|entry| entry.link.as_ref()).is_some_and(|link| link.node != 0)
+    }
+}
+
+impl NodeTree for Engine {
+    fn add(
         &self,
         parent: u64,
         name: &[u8],
@@ -174,31 +231,7 @@ impl Engine {
         Ok(inner)
     }
 
-    /// Hangs a new node. Returns the nodes that it has replaced.
-    fn hang_new(&self, nodes: &mut Nodes, parent: u64, meta: &Meta, entry: Box<Entry>) -> Result<Vec<Going>> {
-        let above = nodes.entry(parent).filter(|above| !above.removing).ok_or(Errno::NOENT)?;
-        let dir = above.dir.as_ref().ok_or(Errno::NOTDIR)?;
-        let old = dir.find(&entry.name, entry.tag).filter(|_| meta.replacing).map(|old| old.ino);
-        if old.is_none() {
-            dir.may_add(&entry.name, entry.tag)?;
-        }
-        // Everything in a hidden directory is hidden, and shows when the directory does.
-        let shows = !meta.hidden && above.inner.active.is_active();
-        let (inner, time) = (Arc::clone(&entry.inner), entry.owner.ctime);
-        nodes.put(entry);
-        // Before it can be found; otherwise a name that existed would be hidden for a moment.
-        if shows {
-            inner.active.activate();
-        }
-        let Some(old) = old else {
-            nodes.hang(inner.ino, parent, time);
-            return Ok(Vec::new());
-        };
-        nodes.swap(old, inner.ino, time);
-        Ok(super::remove::cut(nodes, old))
-    }
-
-    pub(super) fn activate(&self, ino: u64) -> Result<()> {
+    fn activate(&self, ino: u64) -> Result<()> {
         let mut shown = Vec::new();
         {
             let mut nodes = self.lock.write();
@@ -222,28 +255,28 @@ impl Engine {
         Ok(())
     }
 
-    pub(super) fn find(&self, dir: u64, name: &[u8], tag: Option<Tag>) -> Option<Arc<Inner>> {
+    fn find(&self, dir: u64, name: &[u8], tag: Option<Tag>) -> Option<Arc<Inner>> {
         self.lock.read().entry(dir)?.dir.as_ref()?.find(name, tag).cloned()
     }
 
-    pub(super) fn children(&self, dir: u64) -> Vec<Arc<Inner>> {
+    fn children(&self, dir: u64) -> Vec<Arc<Inner>> {
         let nodes = self.lock.read();
         let dir = nodes.entry(dir).and_then(|entry| entry.dir.as_ref());
         dir.map_or_else(Vec::new, |dir| dir.children().cloned().collect())
     }
 
-    pub(super) fn parent(&self, ino: u64) -> Option<Arc<Inner>> {
+    fn parent(&self, ino: u64) -> Option<Arc<Inner>> {
         let nodes = self.lock.read();
         let parent = nodes.entry(ino)?.parent;
         Some(Arc::clone(&nodes.entry(parent)?.inner))
     }
 
-    pub(super) fn name(&self, ino: u64) -> Result<Vec<u8>> {
+    fn name(&self, ino: u64) -> Result<Vec<u8>> {
         let nodes = self.lock.read();
         Ok(nodes.entry(ino).ok_or(Errno::NOENT)?.name.to_vec())
     }
 
-    pub(super) fn path(&self, ino: u64) -> Result<Vec<u8>> {
+    fn path(&self, ino: u64) -> Result<Vec<u8>> {
         let nodes = self.lock.read();
         let mut names = Vec::new();
         let mut at = ino;
@@ -258,58 +291,7 @@ impl Engine {
         Ok(names.iter().rev().flat_map(|name| std::iter::once(&b'/').chain(name.iter())).copied().collect())
     }
 
-    pub(super) fn attr(&self, ino: u64) -> Option<Attr> {
-        self.lock.read().entry(ino).map(Entry::attr)
-    }
-
-    pub(super) fn set_attr(&self, ino: u64, set: &SetAttr) -> Result<()> {
-        let now = now();
-        let time = |set| match set {
-            SetTime::Now => now,
-            SetTime::At(time) => time,
-        };
-        let fmt = {
-            let mut nodes = self.lock.write();
-            let entry = nodes.entry_mut(ino).ok_or(Errno::NOENT)?;
-            let owner = &mut entry.owner;
-            owner.mode = set.mode.map_or(owner.mode, |mode| mode & 0o7777);
-            owner.uid = set.uid.unwrap_or(owner.uid);
-            owner.gid = set.gid.unwrap_or(owner.gid);
-            owner.atime = set.atime.map_or(owner.atime, time);
-            owner.mtime = set.mtime.map_or(owner.mtime, time);
-            owner.ctime = now;
-            entry.inner.fmt
-        };
-        self.push_attr(ino, fmt);
-        Ok(())
-    }
-
-    /// The text of a symbolic link; ESTALE if it is removed.
-    pub(super) fn readlink(&self, ino: u64) -> Result<Vec<u8>> {
-        let nodes = self.lock.read();
-        let entry = nodes.entry(ino).ok_or(Errno::STALE)?;
-        let link = entry.link.as_ref().ok_or(Errno::INVAL)?;
-        if link.node == 0 {
-            return Ok(link.text.to_vec());
-        }
-        // If the node is removed, the link leads to where it was.
-        Ok(super::links::text(&nodes, entry.parent, link.node).unwrap_or_else(|_| link.text.to_vec()))
-    }
-
-    /// Whether the text of this link stays the same: until the first node moves, or for ever if it leads to no node.
-    pub(super) fn is_fixed(&self, link: u64) -> bool {
-        let nodes = self.lock.read();
-        let link = nodes.entry(link).and_then(|entry| entry.link.as_ref());
-        link.is_some_and(|link| link.node == 0) || link.is_some() && !self.moved.load(Ordering::Relaxed)
-    }
-
-    /// Whether this is a link to a node.
-    pub(super) fn leads_to_a_node(&self, link: u64) -> bool {
-        let nodes = self.lock.read();
-        nodes.entry(link).and_then(|entry| entry.link.as_ref()).is_some_and(|link| link.node != 0)
-    }
-
-    pub(super) fn rename(&self, ino: u64, to: u64, name: &[u8], tag: Option<Tag>) -> Result<()> {
+    fn rename(&self, ino: u64, to: u64, name: &[u8], tag: Option<Tag>) -> Result<()> {
         check_name(name)?;
         if ino == self.root {
             return Err(Errno::BUSY);
@@ -343,6 +325,40 @@ impl Engine {
         self.forgotten.call_once(|| self.forget_targets());
         self.push_name(from, &old_name);
         self.push_name(to, &name);
+        self.push_attr(ino, fmt);
+        Ok(())
+    }
+
+    fn remove(&self, ino: u64) {
+        self.drain_and_remove(ino);
+    }
+
+    fn unlink(&self, ino: u64) {
+        self.unlink_open(ino);
+    }
+
+    fn attr(&self, ino: u64) -> Option<Attr> {
+        self.lock.read().entry(ino).map(Entry::attr)
+    }
+
+    fn set_attr(&self, ino: u64, set: &SetAttr) -> Result<()> {
+        let now = now();
+        let time = |set| match set {
+            SetTime::Now => now,
+            SetTime::At(time) => time,
+        };
+        let fmt = {
+            let mut nodes = self.lock.write();
+            let entry = nodes.entry_mut(ino).ok_or(Errno::NOENT)?;
+            let owner = &mut entry.owner;
+            owner.mode = set.mode.map_or(owner.mode, |mode| mode & 0o7777);
+            owner.uid = set.uid.unwrap_or(owner.uid);
+            owner.gid = set.gid.unwrap_or(owner.gid);
+            owner.atime = set.atime.map_or(owner.atime, time);
+            owner.mtime = set.mtime.map_or(owner.mtime, time);
+            owner.ctime = now;
+            entry.inner.fmt
+        };
         self.push_attr(ino, fmt);
         Ok(())
     }

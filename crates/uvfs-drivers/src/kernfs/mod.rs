@@ -24,16 +24,18 @@
 //! | file | contents |
 //! |---|---|
 //! | `options`, `attribute`, `node` | the program's interface |
-//! | `tree`, `locks` | nodes; the tree lock |
+//! | `tree`, `locks`, `inner`, `waiters` | nodes; the tree lock; the part of a node without a lock |
 //! | `engine`, `remove`, `links` | changes |
-//! | `update_caches` | updating the caches |
+//! | `caches`, `update_caches` | the caches of a view; updating them |
 //! | `view`, `open`, `read`, `poll` | the driver |
 //!
 //! Lock order: an open file's state; an active reference; an inode's lock in a cache; the tree lock. A thread that
 //! holds one may wait only for later ones.
 
 mod attribute;
+mod caches;
 mod engine;
+mod inner;
 mod links;
 mod locks;
 mod node;
@@ -45,6 +47,7 @@ mod remove;
 mod tree;
 mod update_caches;
 mod view;
+mod waiters;
 
 use std::sync::Arc;
 
@@ -81,7 +84,7 @@ impl Kernfs {
 
     /// The root directory.
     pub fn root(&self) -> Node {
-        Node::new(Arc::clone(&self.engine), Arc::clone(&self.engine.root_inner))
+        self.engine.handle(&self.engine.root_inner)
     }
 
     /// The options that it was made with.

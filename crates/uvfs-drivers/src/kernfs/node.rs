@@ -1,77 +1,40 @@
-//! A node as a program holds it, and the part of it that no lock protects.
+//! A node as a program holds it.
 //!
-//! [`Inner`] is the part of a node that an open file needs: its content and its active references. A table
-//! ([`super::engine`]) finds it by inode number, and it lives while it is referenced. The tree's own part
-//! of a node ([`super::tree`]) is freed when the node is removed. A [`Node`] is a counted handle. It does not
-//! keep the node in the tree, and it delays the drop of the program's value only while it is held.
+//! A [`Node`] is a counted handle of a node's part without a lock ([`Inner`]). It does not keep the node in the tree,
+//! and it delays the drop of the program's value only while it is held.
 //! An attribute that holds a `Node` of its own tree keeps the whole tree alive for ever: use [`Node::downgrade`].
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use parking_lot::{Condvar, Mutex};
-use uvfs::types::{Attr, Errno, Result, SetAttr, mode};
-use uvfs_sync::active::ActiveRef;
+use uvfs::types::{Attr, Errno, Result, SetAttr};
 
 use super::attribute::Attribute;
-use super::engine::Engine;
+use super::inner::{Body, Inner};
 use super::options::{Meta, Tag};
-use super::poll::Waiters;
 
-/// The kind of a node, with its content.
-pub(super) enum Body {
-    Dir,
-    Attribute(Box<dyn Attribute>),
-    Link,
-}
-
-/// The part of a node that open files use.
-pub(super) struct Inner {
-    pub(super) ino: u64,
-    pub(super) fmt: u32,
-    pub(super) active: ActiveRef,
-    pub(super) body: Body,
-    pub(super) waiters: Waiters,
-    /// The node was taken out of the tree without waiting for its open files.
-    pub(super) unlinked: AtomicBool,
-    /// A call is in [`super::Call::remove_self`].
-    pub(super) removing_itself: AtomicBool,
-    gone: Mutex<bool>,
-    is_gone: Condvar,
-}
-
-impl Inner {
-    pub(super) fn new(ino: u64, body: Body) -> Self {
-        let fmt = match body {
-            Body::Dir => mode::S_IFDIR,
-            Body::Attribute(_) => mode::S_IFREG,
-            Body::Link => mode::S_IFLNK,
-        };
-        Self {
-            ino,
-            fmt,
-            active: ActiveRef::new(),
-            body,
-            waiters: Waiters::default(),
-            unlinked: AtomicBool::new(false),
-            removing_itself: AtomicBool::new(false),
-            gone: Mutex::new(false),
-            is_gone: Condvar::new(),
-        }
-    }
-
-    /// Records that the removal is over.
-    pub(super) fn set_gone(&self) {
-        *self.gone.lock() = true;
-        self.is_gone.notify_all();
-    }
-
-    pub(super) fn wait_until_gone(&self) {
-        let mut gone = self.gone.lock();
-        while !*gone {
-            self.is_gone.wait(&mut gone);
-        }
-    }
+/// The tree that a handle belongs to. An attribute's [`Call`](super::Call) gives handles, and the engine holds
+/// attributes, so handles know the engine by this trait alone. Nodes go by number; the methods are those of [`Node`].
+pub(super) trait NodeTree: Send + Sync {
+    fn add(
+        &self,
+        parent: u64,
+        name: &[u8],
+        meta: &Meta,
+        body: Body,
+        target: Option<Target>,
+    ) -> Result<Arc<Inner>>;
+    fn activate(&self, ino: u64) -> Result<()>;
+    fn find(&self, dir: u64, name: &[u8], tag: Option<Tag>) -> Option<Arc<Inner>>;
+    fn children(&self, dir: u64) -> Vec<Arc<Inner>>;
+    fn parent(&self, ino: u64) -> Option<Arc<Inner>>;
+    fn name(&self, ino: u64) -> Result<Vec<u8>>;
+    fn path(&self, ino: u64) -> Result<Vec<u8>>;
+    fn rename(&self, ino: u64, to: u64, name: &[u8], tag: Option<Tag>) -> Result<()>;
+    fn remove(&self, ino: u64);
+    fn unlink(&self, ino: u64);
+    fn attr(&self, ino: u64) -> Option<Attr>;
+    fn set_attr(&self, ino: u64, set: &SetAttr) -> Result<()>;
 }
 
 /// The target of a symbolic link.
@@ -105,7 +68,7 @@ impl From<&str> for Target {
 /// a removed node fail with ENOENT.
 #[derive(Clone)]
 pub struct Node {
-    engine: Arc<Engine>,
+    tree: Arc<dyn NodeTree>,
     inner: Arc<Inner>,
 }
 
@@ -127,7 +90,7 @@ impl Eq for Node {}
 /// A [`Node`] handle that keeps nothing alive.
 #[derive(Clone)]
 pub struct WeakNode {
-    engine: Weak<Engine>,
+    tree: Weak<dyn NodeTree>,
     inner: Weak<Inner>,
 }
 
@@ -140,18 +103,23 @@ impl std::fmt::Debug for WeakNode {
 impl WeakNode {
     /// The node, if it still exists.
     pub fn upgrade(&self) -> Option<Node> {
-        Some(Node { engine: self.engine.upgrade()?, inner: self.inner.upgrade()? })
+        Some(Node { tree: self.tree.upgrade()?, inner: self.inner.upgrade()? })
     }
 }
 
+/// Compares addresses: one engine may have several tables of methods.
+fn same_tree(a: &Node, b: &Node) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(&a.tree), Arc::as_ptr(&b.tree))
+}
+
 impl Node {
-    pub(super) fn new(engine: Arc<Engine>, inner: Arc<Inner>) -> Self {
-        Self { engine, inner }
+    pub(super) fn new(tree: Arc<dyn NodeTree>, inner: Arc<Inner>) -> Self {
+        Self { tree, inner }
     }
 
     /// A handle that does not keep the tree alive, for the tree's own attributes.
     pub fn downgrade(&self) -> WeakNode {
-        WeakNode { engine: Arc::downgrade(&self.engine), inner: Arc::downgrade(&self.inner) }
+        WeakNode { tree: Arc::downgrade(&self.tree), inner: Arc::downgrade(&self.inner) }
     }
 
     /// The inode number; never used again for another node.
@@ -189,7 +157,7 @@ impl Node {
     pub fn add_symlink(&self, name: impl AsRef<[u8]>, meta: Meta, target: impl Into<Target>) -> Result<Self> {
         let target = target.into();
         match &target {
-            Target::Node(node) if !Arc::ptr_eq(&node.engine, &self.engine) => return Err(Errno::XDEV),
+            Target::Node(node) if !same_tree(node, self) => return Err(Errno::XDEV),
             Target::Text(text) if text.is_empty() => return Err(Errno::NOENT),
             _ => {}
         }
@@ -197,8 +165,8 @@ impl Node {
     }
 
     fn add(&self, name: &[u8], meta: &Meta, body: Body, target: Option<Target>) -> Result<Self> {
-        let inner = self.engine.add(self.inner.ino, name, meta, body, target)?;
-        Ok(Self { engine: Arc::clone(&self.engine), inner })
+        let inner = self.tree.add(self.inner.ino, name, meta, body, target)?;
+        Ok(Self { tree: Arc::clone(&self.tree), inner })
     }
 
     /// Lets everybody find this node and all below it that were hidden.
@@ -206,25 +174,25 @@ impl Node {
     /// # Errors
     /// ENOENT if it is removed.
     pub fn activate(&self) -> Result<()> {
-        self.engine.activate(self.inner.ino)
+        self.tree.activate(self.inner.ino)
     }
 
     /// The child of this name, hidden ones too; `tag` in a namespaced directory.
     pub fn find(&self, name: impl AsRef<[u8]>, tag: Option<Tag>) -> Option<Self> {
-        let inner = self.engine.find(self.inner.ino, name.as_ref(), tag)?;
-        Some(Self { engine: Arc::clone(&self.engine), inner })
+        let inner = self.tree.find(self.inner.ino, name.as_ref(), tag)?;
+        Some(Self { tree: Arc::clone(&self.tree), inner })
     }
 
     /// All children in order of creation, hidden ones too; empty if this is not a directory.
     pub fn children(&self) -> Vec<Self> {
-        let children = self.engine.children(self.inner.ino);
-        children.into_iter().map(|inner| Self { engine: Arc::clone(&self.engine), inner }).collect()
+        let children = self.tree.children(self.inner.ino);
+        children.into_iter().map(|inner| Self { tree: Arc::clone(&self.tree), inner }).collect()
     }
 
     /// The directory that it is in; `None` for the root and for a removed node.
     pub fn parent(&self) -> Option<Self> {
-        let inner = self.engine.parent(self.inner.ino)?;
-        Some(Self { engine: Arc::clone(&self.engine), inner })
+        let inner = self.tree.parent(self.inner.ino)?;
+        Some(Self { tree: Arc::clone(&self.tree), inner })
     }
 
     /// Its name; empty for the root.
@@ -232,7 +200,7 @@ impl Node {
     /// # Errors
     /// ENOENT if it is removed.
     pub fn name(&self) -> Result<Vec<u8>> {
-        self.engine.name(self.inner.ino)
+        self.tree.name(self.inner.ino)
     }
 
     /// The path from the root, with a slash before each name; `/` for the root itself.
@@ -240,7 +208,7 @@ impl Node {
     /// # Errors
     /// ENOENT if it is removed.
     pub fn path(&self) -> Result<Vec<u8>> {
-        self.engine.path(self.inner.ino)
+        self.tree.path(self.inner.ino)
     }
 
     /// Moves it, with everything below it, to another directory, name or tag, or several of these. Open files
@@ -250,10 +218,10 @@ impl Node {
     /// As [`Node::add_dir`]. Also EINVAL if the new directory is this one or below it, EBUSY for the root,
     /// EXDEV if the new directory is in another tree.
     pub fn rename(&self, new_parent: &Self, new_name: impl AsRef<[u8]>, new_tag: Option<Tag>) -> Result<()> {
-        if !Arc::ptr_eq(&self.engine, &new_parent.engine) {
+        if !same_tree(self, new_parent) {
             return Err(Errno::XDEV);
         }
-        self.engine.rename(self.inner.ino, new_parent.inner.ino, new_name.as_ref(), new_tag)
+        self.tree.rename(self.inner.ino, new_parent.inner.ino, new_name.as_ref(), new_tag)
     }
 
     /// Removes it and everything below it. From the beginning, nobody finds these nodes and no call of an attribute
@@ -261,7 +229,7 @@ impl Node {
     /// for itself; see [`Call::remove_self`](super::Call::remove_self). The root loses its children but stays.
     /// Idempotent.
     pub fn remove(&self) {
-        self.engine.remove(self.inner.ino);
+        self.tree.remove(self.inner.ino);
     }
 
     /// Removes it and everything below it without waiting. From the beginning, nobody finds these nodes. Calls that
@@ -269,7 +237,7 @@ impl Node {
     /// after its removal. Reading from the start again, and writing, fail with ENODEV. The root stays unchanged.
     /// Idempotent.
     pub fn unlink(&self) {
-        self.engine.unlink_open(self.inner.ino);
+        self.tree.unlink(self.inner.ino);
     }
 
     /// Wakes pollers: the value differs from what was read. Everyone who has the file open sees POLLPRI and POLLERR
@@ -283,7 +251,7 @@ impl Node {
     /// # Errors
     /// ENOENT if it is removed.
     pub fn attr(&self) -> Result<Attr> {
-        self.engine.attr(self.inner.ino).ok_or(Errno::NOENT)
+        self.tree.attr(self.inner.ino).ok_or(Errno::NOENT)
     }
 
     /// Changes mode, owner and times; a size is ignored.
@@ -291,6 +259,6 @@ impl Node {
     /// # Errors
     /// ENOENT if it is removed.
     pub fn set_attr(&self, set: &SetAttr) -> Result<()> {
-        self.engine.set_attr(self.inner.ino, set)
+        self.tree.set_attr(self.inner.ino, set)
     }
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use uvfs_sync::lane;
 
-use super::node::Inner;
+use super::inner::Inner;
 
 /// A power of two.
 const SHARDS: u64 = 64;

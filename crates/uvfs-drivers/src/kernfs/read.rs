@@ -11,13 +11,34 @@ use std::sync::atomic::Ordering;
 
 use uvfs::types::{Errno, Op, Result};
 
-use super::attribute::{Attribute, Call, Kind, STORE_MAX};
+use super::attribute::{Attribute, Call, Called, Kind, STORE_MAX};
 use super::engine::Engine;
-use super::node::{Body, Inner};
+use super::inner::{Body, Inner};
+use super::node::Node;
 use super::open::{Open, State};
 
 /// Records are made until they fill this many bytes.
 const AHEAD: usize = 4096;
+
+/// The node of a call, counted only when the call asks.
+struct Calling<'a> {
+    engine: &'a Arc<Engine>,
+    inner: &'a Arc<Inner>,
+}
+
+impl Called for Calling<'_> {
+    fn ino(&self) -> u64 {
+        self.inner.ino
+    }
+
+    fn node(&self) -> Node {
+        self.engine.handle(self.inner)
+    }
+
+    fn remove_self(&self) -> bool {
+        self.engine.remove_self(self.inner)
+    }
+}
 
 /// Calls `act` with the node's attribute, which is protected meanwhile.
 fn with<R>(
@@ -28,7 +49,7 @@ fn with<R>(
 ) -> Result<R> {
     let active = inner.active.get().ok_or(Errno::NODEV)?;
     let Body::Attribute(attribute) = &inner.body else { return Err(Errno::INVAL) };
-    act(&**attribute, &Call::new(op, engine, inner, &active), inner)
+    act(&**attribute, &Call::new(op, &Calling { engine, inner }, &active), inner)
 }
 
 /// Copies the part of `text`, which begins at `start`, that lies at `offset`.

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use uvfs::types::mode;
 
 use super::engine::{Engine, now};
-use super::node::Inner;
+use super::inner::Inner;
 use super::tree::Nodes;
 
 /// Takes a subtree out of the tree.
@@ -45,7 +45,7 @@ pub(super) struct Going {
 
 impl Engine {
     /// See [`Node::remove`](super::Node::remove).
-    pub(super) fn remove(&self, ino: u64) {
+    pub(super) fn drain_and_remove(&self, ino: u64) {
         let going = self.deactivate(ino);
         for node in &going {
             self.push_name(node.parent, &node.name);
@@ -55,7 +55,7 @@ impl Engine {
             node.inner.waiters.notify();
             node.inner.active.drain();
         }
-        self.unlink(&going);
+        self.take_out(&going);
         for node in &going {
             self.push_attr(node.inner.ino, node.inner.fmt);
             node.inner.set_gone();
@@ -83,7 +83,7 @@ impl Engine {
             // After the caches were updated: an open refused from here on looks the name up again, and does not find
             // this node.
             node.inner.unlinked.store(true, Ordering::Release);
-            self.each_view(|view| view.keep_open(&node.inner));
+            self.each_view(|view| view.opens.keep(&node.inner));
             self.free_unlinked(node.inner.ino);
             self.push_attr(node.inner.ino, node.inner.fmt);
             node.inner.waiters.notify();
@@ -118,7 +118,7 @@ impl Engine {
     }
 
     /// Takes drained nodes out of the tree, descendants first.
-    fn unlink(&self, going: &[Going]) {
+    fn take_out(&self, going: &[Going]) {
         let now = now();
         let mut gone = Vec::new();
         {
@@ -138,7 +138,7 @@ impl Engine {
     pub(super) fn remove_self(&self, inner: &Arc<Inner>) -> bool {
         let first = !inner.removing_itself.swap(true, Ordering::AcqRel);
         if first {
-            self.remove(inner.ino);
+            self.drain_and_remove(inner.ino);
             inner.set_gone();
         } else {
             inner.wait_until_gone();

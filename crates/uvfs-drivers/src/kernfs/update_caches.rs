@@ -19,12 +19,13 @@ use std::sync::Arc;
 use uvfs::types::mode;
 use uvfs_cache::InodeRef;
 
+use super::caches::ViewCaches;
 use super::engine::Engine;
-use super::view::View;
+use super::node::NodeTree;
 
 impl Engine {
-    pub(super) fn each_view(&self, tell: impl Fn(&View)) {
-        let views: Vec<Arc<View>> = {
+    pub(super) fn each_view(&self, tell: impl Fn(&ViewCaches)) {
+        let views: Vec<Arc<ViewCaches>> = {
             let mut views = self.views.lock();
             if views.is_empty() {
                 return;

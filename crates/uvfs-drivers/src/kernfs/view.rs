@@ -7,22 +7,22 @@
 //!
 //! Names cannot be made or removed through a view (EPERM); owners may change mode, owner and times.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use uvfs::driver::{Driver, File, Inode, Rename};
 use uvfs::types::{
     Access, Answer, Attr, DirEntry, Errno, Features, Make, NAME_MAX, NewInode, Op, PollEvents, Result,
     SetAttr, StatFs, Ttl,
 };
-use uvfs_cache::{Cache, SbId};
+use uvfs_cache::Cache;
 
+use super::caches::ViewCaches;
 use super::engine::Engine;
-use super::node::{Body, Inner};
-use super::open::Opens;
+use super::inner::Body;
+use super::node::NodeTree;
 use super::options::Tag;
 use super::poll;
 use super::read;
@@ -38,14 +38,7 @@ const NOT_KEPT: Ttl = Ttl::For(Duration::ZERO);
 pub(super) struct View {
     engine: Arc<Engine>,
     tag: Option<Tag>,
-    opens: Opens,
-    /// A leaf.
-    mounts: Mutex<Vec<Mount>>,
-}
-
-struct Mount {
-    cache: Weak<Cache>,
-    sb: SbId,
+    caches: Arc<ViewCaches>,
 }
 
 fn forever(attr: Attr) -> NewInode {
@@ -54,24 +47,9 @@ fn forever(attr: Attr) -> NewInode {
 
 impl View {
     pub(super) fn new(engine: Arc<Engine>, tag: Option<Tag>) -> Arc<Self> {
-        let view = Arc::new(Self { engine, tag, opens: Opens::new(), mounts: Mutex::new(Vec::new()) });
-        view.engine.views.lock().push(Arc::downgrade(&view));
-        view
-    }
-
-    /// Files that have `inner` open keep it.
-    pub(super) fn keep_open(&self, inner: &Arc<Inner>) {
-        self.opens.keep(inner);
-    }
-
-    /// Calls `tell` with each cache that the view is mounted in, and the superblock there.
-    pub(super) fn each_cache(&self, tell: impl Fn(&Cache, SbId)) {
-        let caches: Vec<_> = {
-            let mut mounts = self.mounts.lock();
-            mounts.retain(|mount| mount.cache.strong_count() != 0);
-            mounts.iter().filter_map(|mount| Some((mount.cache.upgrade()?, mount.sb))).collect()
-        };
-        caches.iter().for_each(|(cache, sb)| tell(cache, *sb));
+        let caches = Arc::new(ViewCaches::new());
+        engine.views.lock().push(Arc::downgrade(&caches));
+        Arc::new(Self { engine, tag, caches })
     }
 
     /// Finds the node that a name in the directory `dir` leads to.
@@ -114,7 +92,7 @@ impl Driver for View {
     }
 
     fn mounted(&self, cache: &Arc<Cache>, root: &Inode<'_>) {
-        self.mounts.lock().push(Mount { cache: Arc::downgrade(cache), sb: root.sb() });
+        self.caches.add(cache, root.sb());
         // Nobody was notified of a change after `root` was asked and before this.
         self.engine.mend(root);
     }
@@ -202,34 +180,34 @@ impl Driver for View {
         if refused(Access::READ, 0o444) || refused(Access::WRITE, 0o222) {
             return Err(Errno::ACCESS);
         }
-        let handle = self.opens.insert(ino);
+        let handle = self.caches.opens.insert(ino);
         // After the handle is there: see `Opens::keep`.
         if inner.unlinked.load(Ordering::Acquire) {
-            self.opens.remove(handle);
+            self.caches.opens.remove(handle);
             return Err(Errno::STALE);
         }
         Ok(handle)
     }
 
     fn release(&self, file: File<'_>) {
-        if let Some(open) = self.opens.get(file.handle) {
+        if let Some(open) = self.caches.opens.get(file.handle) {
             poll::forget(&self.engine, &open);
         }
-        self.opens.remove(file.handle);
+        self.caches.opens.remove(file.handle);
     }
 
     fn read(&self, op: &Op, file: File<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let open = self.opens.get(file.handle).ok_or(Errno::BADF)?;
+        let open = self.caches.opens.get(file.handle).ok_or(Errno::BADF)?;
         read::read(op, &self.engine, &open, offset, buf)
     }
 
     fn write(&self, op: &Op, file: File<'_>, offset: u64, data: &[u8], _append: bool) -> Result<usize> {
-        let open = self.opens.get(file.handle).ok_or(Errno::BADF)?;
+        let open = self.caches.opens.get(file.handle).ok_or(Errno::BADF)?;
         read::write(op, &self.engine, &open, offset, data)
     }
 
     fn poll(&self, _op: &Op, file: File<'_>, waker: Option<&Waker>) -> Result<PollEvents> {
-        let open = self.opens.get(file.handle).ok_or(Errno::BADF)?;
+        let open = self.caches.opens.get(file.handle).ok_or(Errno::BADF)?;
         Ok(poll::poll(&self.engine, &open, waker))
     }
 

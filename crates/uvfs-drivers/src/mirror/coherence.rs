@@ -20,7 +20,7 @@ use super::Mirror;
 use super::file::Opened;
 use super::identity::{FileHandle, Handles, Seen};
 use super::node::{Node, Numbering, Place};
-use super::watch::{Counts, Handle, Refused, Told, Watcher};
+use super::watch::{Counts, Told, WatchRefused, WatchedHandle, Watcher};
 
 /// The state of coherence when the host was asked for extended attributes.
 pub(super) struct Bare {
@@ -74,16 +74,16 @@ impl Ear {
 }
 
 impl Told for Ear {
-    fn name(&self, dir: Handle<'_>, name: &[u8]) {
+    fn name(&self, dir: WatchedHandle<'_>, name: &[u8]) {
         self.tell(|mirror| mirror.name_changed(&FileHandle::new(dir.kind, dir.bytes), name));
     }
 
-    fn moved(&self, handle: Handle<'_>, dir: Handle<'_>, name: &[u8]) {
-        let of = |handle: Handle<'_>| FileHandle::new(handle.kind, handle.bytes);
+    fn moved(&self, handle: WatchedHandle<'_>, dir: WatchedHandle<'_>, name: &[u8]) {
+        let of = |handle: WatchedHandle<'_>| FileHandle::new(handle.kind, handle.bytes);
         self.tell(|mirror| mirror.moved_on_the_host(&of(handle), &of(dir), name));
     }
 
-    fn object(&self, handle: Handle<'_>, content: bool) -> bool {
+    fn object(&self, handle: WatchedHandle<'_>, content: bool) -> bool {
         self.tell(|mirror| mirror.changed(&FileHandle::new(handle.kind, handle.bytes), content))
     }
 
@@ -91,7 +91,7 @@ impl Told for Ear {
         self.tell(Mirror::all_suspect);
     }
 
-    fn is_source(&self, dir: Handle<'_>) -> bool {
+    fn is_source(&self, dir: WatchedHandle<'_>) -> bool {
         self.tell(|mirror| {
             let node = mirror.table.with_handle(&FileHandle::new(dir.kind, dir.bytes));
             node.is_some_and(|node| node.number == mirror.root)
@@ -109,28 +109,28 @@ impl Mirror {
     ///
     /// # Errors
     /// The reason why it cannot be watched; answers are then trusted for a time, as without a watch.
-    pub fn watch(self: &Arc<Self>) -> std::result::Result<(), Refused> {
+    pub fn watch(self: &Arc<Self>) -> std::result::Result<(), WatchRefused> {
         self.coherence.wanted.store(true, Release);
-        let refused = |why: Refused| {
+        let refused = |why: WatchRefused| {
             *self.coherence.why_not.lock() = Some(why.to_string());
             why
         };
         if self.made {
-            return Err(refused(Refused::made()));
+            return Err(refused(WatchRefused::made()));
         }
         if self.handles != Handles::Own {
-            return Err(refused(Refused::no_handles()));
+            return Err(refused(WatchRefused::no_handles()));
         }
         // Before the first event, which may say that it ended.
         self.coherence.watches.store(true, Release);
         let started = self
             .base
             .open()
-            .map_err(Refused::errno)
+            .map_err(WatchRefused::errno)
             .and_then(|base| Watcher::start(base.as_fd(), Arc::new(Ear(Arc::downgrade(self)))));
         // A mirror that shows mounts leaves this to `Submounts`.
         let follows = || match self.table.numbering {
-            Numbering::Host => self.follow_covers().map_err(Refused::other),
+            Numbering::Host => self.follow_covers().map_err(WatchRefused::other),
             Numbering::Device { .. } => Ok(()),
         };
         match started.and_then(|watcher| follows().map(|()| watcher)) {

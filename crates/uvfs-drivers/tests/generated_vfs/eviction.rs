@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use uvfs::types::{Errno, Found};
 use uvfs_cache::Room;
-use uvfs_drivers::generated::Call;
+use uvfs_drivers::generated::FaultCall;
 
 use super::{ABSENT, World};
 
@@ -19,7 +19,7 @@ fn what_was_evicted_is_found_again() {
             assert_eq!(world.lookup(&world.name(index)), Ok(Some(world.truth(index))));
         }
         assert_eq!(world.lookup(ABSENT), Ok(None));
-        assert!(world.control.calls(Call::Lookup) >= round * 305, "nothing was evicted");
+        assert!(world.control.calls(FaultCall::Lookup) >= round * 305, "nothing was evicted");
         while world.vfs.cache().evict_unused(sb, 50) > 0 {}
     }
 }

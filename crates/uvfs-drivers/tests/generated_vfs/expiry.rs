@@ -2,7 +2,7 @@
 //!
 //! The clock is put forward by hand; the times are hours, so that the real one does not matter.
 
-use uvfs_drivers::generated::{Call, Change, ROOT_INO};
+use uvfs_drivers::generated::{Change, FaultCall, ROOT_INO};
 
 use super::{ABSENT, World};
 
@@ -22,12 +22,12 @@ fn names_expire_in_their_time() {
         world.vfs.cache().advance_clock(minutes * MINUTE);
         assert_eq!(world.lookup(&old), Ok(Some(truth)));
         assert_eq!(world.lookup(ABSENT), Ok(None));
-        assert_eq!(world.control.calls(Call::Lookup), asked);
+        assert_eq!(world.control.calls(FaultCall::Lookup), asked);
     }
     world.vfs.cache().advance_clock(20 * MINUTE);
     assert_eq!(world.lookup(&old), Ok(None));
     assert_eq!(world.lookup(&new), Ok(Some(world.truth(3))));
-    assert_eq!(world.control.calls(Call::Lookup), 5);
+    assert_eq!(world.control.calls(FaultCall::Lookup), 5);
 }
 
 /// Broken if an expired entry comes back to life: by being looked at, by its inode being
@@ -63,7 +63,7 @@ fn absence_expires() {
     assert_eq!(world.lookup(&name), Ok(None));
     world.vfs.cache().advance_clock(2 * MINUTE);
     assert_eq!(world.lookup(&name), Ok(Some(world.truth(3))));
-    assert_eq!(world.control.calls(Call::Lookup), 2);
+    assert_eq!(world.control.calls(FaultCall::Lookup), 2);
 }
 
 /// Broken if attributes of a held inode are trusted for ever, or requested each time; or if a
@@ -78,14 +78,14 @@ fn attributes_expire_in_their_time() {
     assert_ne!(old, new);
     let getattr = || world.vfs.getattr(&world.op(), &inode);
     world.vfs.cache().advance_clock(59 * MINUTE);
-    assert_eq!((getattr(), world.control.calls(Call::Getattr)), (Ok(old), 0));
+    assert_eq!((getattr(), world.control.calls(FaultCall::Getattr)), (Ok(old), 0));
     world.vfs.cache().advance_clock(2 * MINUTE);
-    assert_eq!((getattr(), world.control.calls(Call::Getattr)), (Ok(new), 1));
-    assert_eq!((getattr(), world.control.calls(Call::Getattr)), (Ok(new), 1));
+    assert_eq!((getattr(), world.control.calls(FaultCall::Getattr)), (Ok(new), 1));
+    assert_eq!((getattr(), world.control.calls(FaultCall::Getattr)), (Ok(new), 1));
     world.vfs.cache().advance_clock(61 * MINUTE);
     world.control.change(old.ino, Change::Attributes);
     assert_eq!(world.lookup(&world.name(3)), Ok(Some(world.truth(3))));
-    assert_eq!((getattr(), world.control.calls(Call::Getattr)), (Ok(world.truth(3)), 1));
+    assert_eq!((getattr(), world.control.calls(FaultCall::Getattr)), (Ok(world.truth(3)), 1));
 }
 
 /// Broken if an answer with TTL 0 is kept, or not even returned.
@@ -95,7 +95,7 @@ fn no_time_to_live_means_ask_each_time() {
     for asked in 1..10 {
         assert_eq!(world.lookup(&world.name(3)), Ok(Some(world.truth(3))));
         assert_eq!(world.lookup(ABSENT), Ok(None));
-        assert_eq!(world.control.calls(Call::Lookup), 2 * asked);
+        assert_eq!(world.control.calls(FaultCall::Lookup), 2 * asked);
         world.control.change(ROOT_INO, Change::Attributes);
     }
 }

@@ -3,7 +3,7 @@
 use uvfs::driver::Inode;
 use uvfs::types::{Access, Errno, mode};
 use uvfs::{Found, Vfs};
-use uvfs_drivers::generated::{Call, Fault, Kind, ROOT_INO};
+use uvfs_drivers::generated::{Fault, FaultCall, FaultKind, ROOT_INO};
 
 use super::{ABSENT, World};
 
@@ -91,10 +91,10 @@ fn every_call_fails_in_turn(spec: &str, errno: Errno) {
     let expected = script(&sane);
     let root_only = left(&sane);
     assert_eq!(root_only, 1, "the script itself leaves nothing behind");
-    for call in Call::ALL.iter().copied().filter(|call| *call != Call::Root) {
+    for call in FaultCall::ALL.iter().copied().filter(|call| *call != FaultCall::Root) {
         for n in 1..=sane.control.calls(call) {
             let world = World::new(spec);
-            world.control.fault(Fault::nth(call, Kind::Fail(errno), n));
+            world.control.fault(Fault::nth(call, FaultKind::Fail(errno), n));
             let outcomes = script(&world);
             let other: Vec<_> =
                 (0..expected.len()).filter(|step| outcomes[*step] != expected[*step]).collect();
@@ -137,7 +137,12 @@ fn nothing_is_left_of_what_is_unmounted() {
         let used = uvfs_drivers::generated::Generated::new(SPEC.parse().unwrap()).unwrap();
         let control = used.control();
         world.vfs.mount(&world.inode(0), std::sync::Arc::new(used)).expect("mount");
-        control.fault(Fault { call: Call::Lookup, kind: Kind::Fail(Errno::IO), first: n, every: Some(n) });
+        control.fault(Fault {
+            call: FaultCall::Lookup,
+            kind: FaultKind::Fail(Errno::IO),
+            first: n,
+            every: Some(n),
+        });
         let point = world.control.tree().path(2).unwrap();
         for ino in 1..=control.tree().inodes() {
             let path = [&point[..], &control.tree().path(ino).unwrap()].concat();
@@ -161,14 +166,14 @@ fn changes_fail_with_the_drivers_error() {
         made.map(|_| ()).expect_err("the tree is read-only")
     };
     let world = World::new("depth=0,files=3");
-    assert_eq!((make(&world), world.control.calls(Call::Create)), (Errno::ROFS, 0));
+    assert_eq!((make(&world), world.control.calls(FaultCall::Create)), (Errno::ROFS, 0));
     let world = World::new("depth=0,files=3,fault=create:ENOSPC@1,fault=create:EIO@2");
     for errno in [Errno::NOSPC, Errno::IO, Errno::ROFS] {
         assert_eq!(make(&world), errno);
         assert_eq!(world.lookup(ABSENT), Ok(None));
         assert_eq!(left(&world), 1);
     }
-    assert_eq!(world.control.calls(Call::Create), 3);
+    assert_eq!(world.control.calls(FaultCall::Create), 3);
 }
 
 /// A driver that lies. Broken if the cache mixes two answers or keeps more of a lie than it was

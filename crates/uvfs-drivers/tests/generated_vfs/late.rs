@@ -1,12 +1,12 @@
 //! Rule 10: an answer that comes after the directory has moved on is returned but not cached.
 
-use uvfs_drivers::generated::{Call, Change, ROOT_INO};
+use uvfs_drivers::generated::{Change, FaultCall, ROOT_INO};
 
 use super::{ABSENT, PATIENCE, World};
 
 /// Looks `name` up; runs `meanwhile` while the driver holds its computed answer.
 fn late(world: &World, name: &[u8], meanwhile: impl FnOnce()) -> Option<uvfs::types::Attr> {
-    let gate = world.control.gate(Call::Lookup, 1);
+    let gate = world.control.gate(FaultCall::Lookup, 1);
     std::thread::scope(|scope| {
         let asker = scope.spawn(|| world.lookup(name));
         assert!(gate.reached(PATIENCE), "the driver is not asked");
@@ -29,7 +29,7 @@ fn a_late_positive_answer_is_not_cached() {
     assert_eq!(answer, Some(truth), "what the driver said is what the caller gets");
     assert_eq!(world.cached(&name), None, "but nobody else");
     assert_eq!(world.lookup(&name), Ok(None));
-    assert_eq!(world.control.calls(Call::Lookup), 2);
+    assert_eq!(world.control.calls(FaultCall::Lookup), 2);
 }
 
 /// The name comes to exist before the answer that it does not arrives. Broken if the answer is
@@ -68,7 +68,7 @@ fn a_slow_answer_is_cached() {
     });
     assert_eq!(answer, Some(world.truth(3)));
     assert_eq!(world.cached(&name), Some(Some(world.truth(3))));
-    assert_eq!(world.control.calls(Call::Lookup), 3);
+    assert_eq!(world.control.calls(FaultCall::Lookup), 3);
 }
 
 /// After every change that is announced, the next answer is the new one, in whatever state the
@@ -101,7 +101,7 @@ fn late_attributes_are_not_cached() {
     let inode = world.inode(3);
     world.vfs.cache().advance_clock(61 * 60_000);
     let getattr = || world.vfs.getattr(&world.op(), &inode);
-    let gate = world.control.gate(Call::Getattr, 1);
+    let gate = world.control.gate(FaultCall::Getattr, 1);
     let answer = std::thread::scope(|scope| {
         let asker = scope.spawn(getattr);
         assert!(gate.reached(PATIENCE), "the driver is not asked");
@@ -112,5 +112,5 @@ fn late_attributes_are_not_cached() {
     });
     assert_eq!(answer, Ok(old), "what the driver said is what the caller gets");
     assert_eq!(getattr(), Ok(world.truth(3)));
-    assert_eq!(world.control.calls(Call::Getattr), 1);
+    assert_eq!(world.control.calls(FaultCall::Getattr), 1);
 }

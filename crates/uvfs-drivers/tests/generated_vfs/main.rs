@@ -18,7 +18,7 @@ use std::time::Duration;
 use uvfs::driver::Inode;
 use uvfs::types::{Attr, Cred, Errno, Op};
 use uvfs::{Found, Vfs, VfsConfig};
-use uvfs_drivers::generated::{Control, Generated, ROOT_INO};
+use uvfs_drivers::generated::{FaultControl, Generated, ROOT_INO};
 
 /// How long a test waits for an expected event before it fails.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -29,7 +29,7 @@ const ABSENT: &[u8] = b"no-such-name";
 /// A mounted tree and the handle of its driver.
 struct World {
     vfs: Arc<Vfs>,
-    control: Control,
+    control: FaultControl,
 }
 
 impl World {

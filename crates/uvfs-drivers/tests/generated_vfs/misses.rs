@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use uvfs_drivers::generated::Call;
+use uvfs_drivers::generated::FaultCall;
 
 use super::{ABSENT, World};
 
@@ -24,7 +24,7 @@ fn only_what_the_driver_said_is_known() {
         assert_eq!(world.lookup(&world.name(index)), Ok(Some(world.truth(index))));
     }
     assert_eq!(world.lookup(ABSENT), Ok(None));
-    assert_eq!(world.control.calls(Call::Lookup), 204);
+    assert_eq!(world.control.calls(FaultCall::Lookup), 204);
 }
 
 /// A listing gives a directory's names, but not their inodes. Broken if a listing (whole,
@@ -71,9 +71,9 @@ fn completeness_lasts_until_something_is_forgotten() {
         [&|| assert_eq!(cache.evict_unused(root.sb(), 1), 1), &|| world.invalidate(&world.name(7))];
     for forget in forget {
         assert!(fill(&|| ()));
-        let calls = world.control.calls(Call::Lookup);
+        let calls = world.control.calls(FaultCall::Lookup);
         assert_eq!(world.lookup(ABSENT), Ok(None));
-        assert_eq!((world.control.calls(Call::Lookup), cache.counters().negative), (calls, 0));
+        assert_eq!((world.control.calls(FaultCall::Lookup), cache.counters().negative), (calls, 0));
         forget();
         assert_eq!(world.cached(ABSENT), None);
         for index in 0..40 {

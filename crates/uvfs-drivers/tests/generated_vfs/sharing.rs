@@ -4,7 +4,7 @@ use std::sync::mpsc;
 
 use uvfs::types::{Cred, Errno};
 use uvfs_cache::Lookup;
-use uvfs_drivers::generated::{Call, Fault, Kind};
+use uvfs_drivers::generated::{Fault, FaultCall, FaultKind};
 
 use super::{ABSENT, PATIENCE, World};
 
@@ -12,7 +12,7 @@ const ASKERS: usize = 8;
 
 /// Lets `ASKERS` threads look one name up while the first call is held; returns their results.
 fn ask_at_once(world: &World, name: &[u8]) -> Vec<Result<Option<uvfs::types::Attr>, Errno>> {
-    let gate = world.control.gate(Call::Lookup, 1);
+    let gate = world.control.gate(FaultCall::Lookup, 1);
     std::thread::scope(|scope| {
         let first = scope.spawn(|| world.lookup(name));
         assert!(gate.reached(PATIENCE), "the driver is not asked");
@@ -41,9 +41,9 @@ fn concurrent_misses_make_one_call() {
     let world = World::new("depth=0,files=9");
     let truth = world.truth(2);
     assert_eq!(ask_at_once(&world, &world.name(2)), vec![Ok(Some(truth)); ASKERS]);
-    assert_eq!(world.control.calls(Call::Lookup), 1);
+    assert_eq!(world.control.calls(FaultCall::Lookup), 1);
     assert_eq!(ask_at_once(&world, ABSENT), vec![Ok(None); ASKERS]);
-    assert_eq!(world.control.calls(Call::Lookup), 2);
+    assert_eq!(world.control.calls(FaultCall::Lookup), 2);
 }
 
 /// A lookup that arrives during the driver's call waits for the answer, or for the error if the call fails.
@@ -55,7 +55,7 @@ fn who_waits_is_told_the_outcome() {
     for (index, outcome) in [(2, Ok(())), (3, Err(Errno::IO))] {
         let name = world.name(index);
         let (tell, told) = mpsc::channel();
-        let gate = world.control.gate(Call::Lookup, 1);
+        let gate = world.control.gate(FaultCall::Lookup, 1);
         std::thread::scope(|scope| {
             scope.spawn(|| world.lookup(&name));
             assert!(gate.reached(PATIENCE), "the driver is not asked");
@@ -71,7 +71,7 @@ fn who_waits_is_told_the_outcome() {
         });
         assert_eq!(told.try_iter().collect::<Vec<_>>(), vec![outcome; ASKERS]);
     }
-    assert_eq!(world.control.calls(Call::Lookup), 2);
+    assert_eq!(world.control.calls(FaultCall::Lookup), 2);
 }
 
 /// Broken if a waiter is left waiting when the asker fails, or gets anything but the
@@ -90,7 +90,7 @@ fn a_failure_reaches_who_waits_and_is_forgotten() {
 #[test]
 fn a_slow_call_delays_no_other_name() {
     let world = World::new("depth=1,dirs=3,files=300");
-    let gate = world.control.gate(Call::Lookup, 1);
+    let gate = world.control.gate(FaultCall::Lookup, 1);
     let (tell, told) = mpsc::channel();
     std::thread::scope(|scope| {
         let slow = scope.spawn(|| world.lookup(&world.name(0)));
@@ -122,7 +122,7 @@ fn answers_that_depend_on_who_asks_are_not_shared() {
     let world = World::new("depth=0,files=9,uid=1000,percred");
     let (owner, stranger) = (Cred::user(1000, 1000), Cred::user(2000, 2000));
     let (name, truth) = (world.name(2), world.truth(2));
-    let gate = world.control.gate(Call::Lookup, 1);
+    let gate = world.control.gate(FaultCall::Lookup, 1);
     std::thread::scope(|scope| {
         let refused = scope.spawn(|| world.lookup_as(&stranger, &name));
         assert!(gate.reached(PATIENCE), "the driver is not asked");
@@ -144,7 +144,12 @@ fn answers_that_depend_on_who_asks_are_not_shared() {
 #[test]
 fn nobody_waits_for_ever() {
     let world = World::new("depth=0,files=20");
-    world.control.fault(Fault { call: Call::Lookup, kind: Kind::Fail(Errno::IO), first: 2, every: Some(3) });
+    world.control.fault(Fault {
+        call: FaultCall::Lookup,
+        kind: FaultKind::Fail(Errno::IO),
+        first: 2,
+        every: Some(3),
+    });
     std::thread::scope(|scope| {
         for asker in 0..4u64 {
             let world = &world;

@@ -10,10 +10,10 @@ use super::port::{IN_HEADER, MAX_WRITE};
 use super::reply::{Answering, Listing};
 use super::request::{Head, Operation, opcode, split, structure};
 use crate::frontend::fixture::Fixture;
-use crate::fuzz::{Ear, Said};
+use crate::fuzz::{Ear, FuzzAnswer};
 use crate::transport::{Asked, Attributes, DataReply, DirReply, Entry, Looked, Opened, ROOT, Reply, Xattr};
 
-fn ear() -> (Ear, mpsc::Receiver<Said>) {
+fn ear() -> (Ear, mpsc::Receiver<FuzzAnswer>) {
     let (said, answers) = mpsc::channel();
     (Ear::new(said), answers)
 }
@@ -283,7 +283,7 @@ fn said(answer: impl FnOnce(Answering<Ear>)) -> Result<Vec<u8>, Errno> {
     let dispatcher = Dispatcher::new(fixture.frontend.clone(), None);
     let (port, answers) = ear();
     answer(Answering::new(port, 17, dispatcher.context()));
-    let Said { unique, body } = answers.try_recv().expect("an answer");
+    let FuzzAnswer { unique, body } = answers.try_recv().expect("an answer");
     assert_eq!(unique, 17);
     assert!(answers.try_recv().is_err(), "one answer");
     body
@@ -417,7 +417,7 @@ fn a_node_that_comes_too_late_is_forgotten() {
     late.waits();
     // The process was killed: the request is given up, and the driver answers afterwards.
     dispatcher.context().interrupts.end_with_eintr(17);
-    assert_eq!(answers.try_recv(), Ok(Said { unique: 17, body: Err(Errno::INTR) }));
+    assert_eq!(answers.try_recv(), Ok(FuzzAnswer { unique: 17, body: Err(Errno::INTR) }));
     assert_eq!(fixture.frontend.lookups().forgotten, 0);
     late.send(Ok(Looked::Found(entry_of(node))));
     assert!(answers.try_recv().is_err());

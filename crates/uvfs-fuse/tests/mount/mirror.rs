@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use uvfs::Counted;
-use uvfs::counters::Call;
+use uvfs::counters::DriverCall;
 use uvfs_drivers::mirror::{FileHandle, Mirror};
 use uvfs_fuse::Options;
 
@@ -88,7 +88,10 @@ fn watched(test: &str) -> Option<(Fixture, TempDir, Arc<Mirror>)> {
 /// Driver calls, and nodes handed out.
 fn asked(mnt: &Fixture) -> ([u64; 3], u64) {
     let calls = uvfs::counters();
-    ([Call::Lookup, Call::Getattr, Call::Readdir].map(|call| calls.calls(call)), mnt.mounted.lookups().given)
+    (
+        [DriverCall::Lookup, DriverCall::Getattr, DriverCall::Readdir].map(|call| calls.calls(call)),
+        mnt.mounted.lookups().given,
+    )
 }
 
 /// This process's count of reads: each request of the kernel is one read, and there are few others.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::mount::UnmountFlags;
 use uvfs::{Errno, Vfs, VfsConfig};
-use uvfs_drivers::generated::{Call, Control, Fault, Generated, Kind, Spec};
+use uvfs_drivers::generated::{Fault, FaultCall, FaultControl, FaultKind, Generated, Spec};
 use uvfs_fuse::{Options, Unmounted};
 
 use crate::Test;
@@ -35,18 +35,18 @@ pub const TESTS: &[Test] = &[
 
 const SOON: Duration = Duration::from_secs(30);
 
-fn generated(spec: &str) -> (Fixture, Control) {
+fn generated(spec: &str) -> (Fixture, FaultControl) {
     generated_with(spec, &Options::default())
 }
 
-fn generated_with(spec: &str, options: &Options) -> (Fixture, Control) {
+fn generated_with(spec: &str, options: &Options) -> (Fixture, FaultControl) {
     let driver = Generated::new(spec.parse::<Spec>().expect("a specification")).expect("a driver");
     let control = driver.control();
     (Fixture::new(Arc::new(driver), options), control)
 }
 
 /// Names of the root's files, from the tree itself: reading the directory would look them up.
-fn file_names(control: &Control, count: usize) -> Vec<String> {
+fn file_names(control: &FaultControl, count: usize) -> Vec<String> {
     let tree = control.tree();
     let root = uvfs_drivers::generated::ROOT_INO;
     let is_file = |index: &u64| tree.child(root, *index).is_some_and(|ino| !tree.is_dir(ino));
@@ -65,7 +65,7 @@ fn waiting_lookups_delay_no_other_name() {
     let (cached, names) = names.split_first().expect("66 names");
     fs::metadata(mnt.path(cached)).expect("stat");
     let (last, held) = names.split_last().expect("65 names");
-    let gates: Vec<_> = (1..=64).map(|n| control.gate(Call::Lookup, n)).collect();
+    let gates: Vec<_> = (1..=64).map(|n| control.gate(FaultCall::Lookup, n)).collect();
     let waiting: Vec<_> = held
         .iter()
         .map(|name| {
@@ -99,7 +99,7 @@ fn a_mount_ends_though_its_driver_hangs() {
     options.threads = 4;
     let (mnt, control) = generated_with("depth=0,files=100,may-block", &options);
     let names = file_names(&control, 32);
-    let gates: Vec<_> = (1..=32).map(|n| control.gate(Call::Lookup, n)).collect();
+    let gates: Vec<_> = (1..=32).map(|n| control.gate(FaultCall::Lookup, n)).collect();
     let look = |name: &String| {
         let path = mnt.path(name);
         thread::spawn(move || fs::metadata(path))
@@ -121,8 +121,8 @@ fn a_mount_ends_though_its_driver_hangs() {
 fn concurrent_lookups_of_one_name_ask_once() {
     let (mnt, control) = generated("depth=0,files=10,may-block");
     let name = file_names(&control, 1).remove(0);
-    let before = control.calls(Call::Lookup);
-    let gate = control.gate(Call::Lookup, 1);
+    let before = control.calls(FaultCall::Lookup);
+    let gate = control.gate(FaultCall::Lookup, 1);
     let paths: Vec<_> = (0..8).map(|_| mnt.path(&name)).collect();
     let threads: Vec<_> = paths.into_iter().map(|path| thread::spawn(move || fs::metadata(path))).collect();
     assert!(gate.reached(SOON), "no lookup arrives");
@@ -130,7 +130,7 @@ fn concurrent_lookups_of_one_name_ask_once() {
     for thread in threads {
         thread.join().expect("no panic").expect("stat");
     }
-    assert_eq!(control.calls(Call::Lookup) - before, 1);
+    assert_eq!(control.calls(FaultCall::Lookup) - before, 1);
 }
 
 /// A process that looks a name up and gets no answer from the driver.
@@ -141,7 +141,7 @@ fn stat(path: &Path) -> Child {
 /// The driver answers only when the process is gone; its answer is still counted.
 fn who_is_killed_does_not_wait_for_the_driver() {
     let (mnt, control) = generated("depth=0,files=10,may-block");
-    let gate = control.gate(Call::Lookup, 1);
+    let gate = control.gate(FaultCall::Lookup, 1);
     let mut child = stat(&mnt.path(&file_names(&control, 1)[0]));
     assert!(gate.reached(SOON), "no lookup arrives");
     child.kill().expect("kill");
@@ -157,7 +157,7 @@ fn who_is_killed_does_not_wait_for_the_driver() {
 
 fn other_signals_interrupt_no_call() {
     let (mnt, control) = generated("depth=0,files=10,may-block");
-    let gate = control.gate(Call::Lookup, 1);
+    let gate = control.gate(FaultCall::Lookup, 1);
     let mut child = stat(&mnt.path(&file_names(&control, 1)[0]));
     assert!(gate.reached(SOON), "no lookup arrives");
     let pid = rustix::process::Pid::from_child(&child);
@@ -187,7 +187,7 @@ fn the_tree_is_what_the_driver_says() {
         }
     }
     assert_eq!(files, 40 * (1 + 3 + 9));
-    assert!(control.calls(Call::Readdir) > 0);
+    assert!(control.calls(FaultCall::Readdir) > 0);
 }
 
 /// One of many lookups fails. The directory can still be listed, with all names. Only the user of that name gets
@@ -211,7 +211,7 @@ fn what_is_mounted_on_an_entry_that_fails_stays() {
     let vfs = Vfs::new(VfsConfig::default(), tmpfs()).expect("a VFS");
     let above = uvfs_fuse::mount(vfs, &dir, &Options::default()).expect("a mount inside");
     fs::write(dir.join("file"), "above").expect("write");
-    control.fault(Fault::always(Call::Lookup, Kind::Fail(Errno::IO)));
+    control.fault(Fault::always(FaultCall::Lookup, FaultKind::Fail(Errno::IO)));
     assert_eq!(dirs().count(), 8);
     control.clear_faults();
     assert_eq!(fs::read(dir.join("file")).expect("it is mounted still"), b"above");

@@ -3,7 +3,8 @@
 //! The grower's mutex is only ever tried: a thread that does not get it leaves the work to the next one.
 
 use super::line::{Line, SLOTS};
-use super::table::{Table, current_of, is_moving, tag_of, with_level};
+use super::split_level::with_level;
+use super::table::{Table, current_of, is_moving, tag_of};
 use super::{BlHash, LOAD, Objects, random_key};
 use crate::arena::Arena;
 use crate::primitives::{Ordering, fence, shard};

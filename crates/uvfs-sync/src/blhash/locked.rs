@@ -28,15 +28,15 @@ impl<'a, const N: usize> Locked<'a, N> {
     /// Insert an object under the `which`-th hash. The object was filled before; this publishes it.
     ///
     /// # Errors
-    /// [`Full`]: nothing was changed; lock again with a spare.
-    pub fn insert(&mut self, which: usize, h: &Hashes, index: u32) -> Result<(), Full> {
+    /// [`NeedsSpare`]: nothing was changed; lock again with a spare.
+    pub fn insert(&mut self, which: usize, h: &Hashes, index: u32) -> Result<(), NeedsSpare> {
         let step = self.tables - 1;
         let head = self.table(step).heads.get(self.buckets[step][which]);
         let mut spare = self.spare[which];
         let done = self.hash.put(head, index, tag_of(h.hash[step]), &mut spare);
         self.spare[which] = spare;
         if !done {
-            return Err(Full);
+            return Err(NeedsSpare);
         }
         self.hash.counts[shard()].entries.add(1);
         Ok(())
@@ -61,8 +61,8 @@ impl<'a, const N: usize> Locked<'a, N> {
     /// Move an object from the `from`-th hash to the `to`-th, `h`. False: it is not there.
     ///
     /// # Errors
-    /// [`Full`]: nothing was changed; lock again with a spare.
-    pub fn relocate(&mut self, from: usize, to: usize, h: &Hashes, index: u32) -> Result<bool, Full> {
+    /// [`NeedsSpare`]: nothing was changed; lock again with a spare.
+    pub fn relocate(&mut self, from: usize, to: usize, h: &Hashes, index: u32) -> Result<bool, NeedsSpare> {
         let hash = self.hash;
         let holds = |step: &usize| {
             let head = self.table(*step).heads.get(self.buckets[*step][from]);
@@ -82,7 +82,7 @@ impl<'a, const N: usize> Locked<'a, N> {
         let put = hash.put(self.table(target).heads.get(self.buckets[target][to]), index, tag, &mut spare);
         self.spare[to] = spare;
         if !put {
-            return Err(Full);
+            return Err(NeedsSpare);
         }
         let mut freed = 0;
         hash.take(head, index, self.tags[step][from], |line| freed = line);
@@ -141,7 +141,7 @@ impl<const N: usize> Drop for Locked<'_, N> {
 
 /// There is no room in the chain: lock again with a spare line.
 #[derive(Debug)]
-pub struct Full;
+pub struct NeedsSpare;
 
 impl BlHash {
     /// Put an index into a locked chain. False: full, and `spare` is 0. A used spare is set to 0.

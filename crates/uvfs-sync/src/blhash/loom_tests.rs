@@ -26,7 +26,7 @@ const fn hash(index: u32, bucket: u64) -> Hashes {
 }
 
 impl Objs {
-    fn full(index: u32, key: Key) -> u64 {
+    fn full(index: u32, key: HashKey) -> u64 {
         let x = (u64::from(index) ^ key.0).wrapping_mul(key.1 | 1);
         x ^ x >> 29 ^ x << 31
     }
@@ -42,7 +42,7 @@ impl Objects for Objs {
     fn stored_hash(&self, index: u32) -> u32 {
         self.hash[index as usize].load(Ordering::Relaxed)
     }
-    fn rehash(&self, index: u32, key: Key) -> u64 {
+    fn rehash(&self, index: u32, key: HashKey) -> u64 {
         Self::full(index, key)
     }
     fn store_hash(&self, index: u32, hash: u32) {
@@ -78,7 +78,7 @@ impl World {
         self.find(&self.table.hashes(|key| Objs::full(index, key)), index)
     }
     /// Whether a glance with this hash (of any key) proves that the object is absent.
-    fn ruled_out(&self, hash: impl Fn(Key) -> u64, index: u32) -> bool {
+    fn ruled_out(&self, hash: impl Fn(HashKey) -> u64, index: u32) -> bool {
         let view = self.table.view();
         let hash = hash(view.key());
         let mut glance = view.glance(hash);

@@ -33,6 +33,7 @@ mod line;
 mod locked;
 #[cfg(all(test, loom))]
 mod loom_tests;
+mod split_level;
 mod table;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -41,13 +42,14 @@ use crossbeam_utils::CachePadded;
 
 use self::grow::Grower;
 use self::line::Line;
-use self::table::{Looked, START_LEVEL, Table, bucket_of, current_of, is_moving, tag_of};
+use self::split_level::bucket_of;
+use self::table::{Looked, START_LEVEL, Table, current_of, is_moving, tag_of};
 use crate::arena::{self, Arena};
 use crate::primitives::{AtomicBool, AtomicU32, Mutex, Ordering, SHARDS, Stat, fence};
 use crate::slab::{Pool, Slab};
 
 pub use self::glance::Glance;
-pub use self::locked::{Full, Locked};
+pub use self::locked::{Locked, NeedsSpare};
 pub use self::table::Seen;
 
 /// Average number of entries per bucket before one is split.
@@ -57,7 +59,7 @@ pub const LONG_CHAIN: usize = 8;
 
 /// The random key of one table, with which names are hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Key(pub u64, pub u64);
+pub struct HashKey(pub u64, pub u64);
 
 /// A name's hashes: under the current table's key and, during a re-key, under the next one's. Made by
 /// [`BlHash::hashes`]; valid while the epoch lasts.
@@ -71,8 +73,8 @@ pub struct Hashes {
 /// hint, like the table's own size word.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    heads: arena::View<'a, Line>,
-    key: Key,
+    heads: arena::SlotView<'a, Line>,
+    key: HashKey,
     mask: u32,
     split: u32,
     epoch: u32,
@@ -81,7 +83,7 @@ pub struct View<'a> {
 impl<'a> View<'a> {
     /// The key to hash with.
     #[inline(always)]
-    pub fn key(&self) -> Key {
+    pub fn key(&self) -> HashKey {
         self.key
     }
 
@@ -106,7 +108,7 @@ pub trait Objects {
     /// Low 32 bits of the object's hash in its present table.
     fn stored_hash(&self, index: u32) -> u32;
     /// The object's whole hash under another key.
-    fn rehash(&self, index: u32, key: Key) -> u64;
+    fn rehash(&self, index: u32, key: HashKey) -> u64;
     /// The object moves to a table in which these are the low 32 bits of its hash.
     fn store_hash(&self, index: u32, hash: u32);
     /// The stored hash is needed soon. A hint: it only brings the index's object nearer.
@@ -200,7 +202,7 @@ impl BlHash {
 
     /// Hash something with the key(s) in force. `f` is called once, or twice during a re-key.
     #[inline(always)]
-    pub fn hashes(&self, f: impl Fn(Key) -> u64) -> Hashes {
+    pub fn hashes(&self, f: impl Fn(HashKey) -> u64) -> Hashes {
         // Acquire: the epoch's keys are seen.
         let epoch = self.epoch.load(Ordering::Acquire);
         let current = current_of(epoch);
@@ -314,7 +316,7 @@ impl BlHash {
     }
 
     /// Lock the buckets of one hash, or of two in order (rule 12). With `spare`, overflow lines are at
-    /// hand, as [`Full`] asks for. `None`: the keys changed, or the hashes have different epochs; hash
+    /// hand, as [`NeedsSpare`] asks for. `None`: the keys changed, or the hashes have different epochs; hash
     /// again (both with one epoch).
     pub fn lock<const N: usize>(&self, hashes: [&Hashes; N], spare: bool) -> Option<Locked<'_, N>> {
         let epoch = hashes[0].epoch;
@@ -406,14 +408,14 @@ impl BlHash {
 
 /// The key of a table that is put to use for the `nth` time. Under the model checker it follows from `nth`:
 /// a model must run the same way each time, and no two keys may be the same.
-fn random_key(nth: u64) -> std::io::Result<Key> {
+fn random_key(nth: u64) -> std::io::Result<HashKey> {
     if cfg!(loom) {
         let factor = 2 * nth + 1;
         let word = |first: u64| first.wrapping_mul(factor);
-        return Ok(Key(word(0x9e37_79b9_7f4a_7c15), word(0xd1b5_4a32_d192_ed03)));
+        return Ok(HashKey(word(0x9e37_79b9_7f4a_7c15), word(0xd1b5_4a32_d192_ed03)));
     }
     let mut bytes = [0u8; 16];
     getrandom::fill(&mut bytes).map_err(|e| std::io::Error::other(e.to_string()))?;
     let word = |r: std::ops::Range<usize>| bytes[r].iter().fold(0u64, |w, b| w << 8 | u64::from(*b));
-    Ok(Key(word(0..8), word(8..16)))
+    Ok(HashKey(word(0..8), word(8..16)))
 }

@@ -1,17 +1,13 @@
 //! One table of heads: the place of a hash, and the locking of its bucket.
 
-use super::Key;
+use super::HashKey;
 use super::line::Line;
+use super::split_level::{GONE, SEQ_ONE, belongs, bucket_of, is_there, mask, with_level};
 use crate::arena::Arena;
 use crate::bitlock::{self, LOCK, WAIT};
 use crate::order::{self, Class};
 use crate::primitives::{AtomicU64, Ordering, fence, spin_loop};
 
-pub(super) const LEVEL_SHIFT: u32 = 2;
-pub(super) const LEVEL_MASK: u64 = 0x3f << LEVEL_SHIFT;
-pub(super) const SEQ_ONE: u64 = 1 << 8;
-/// In place of the level plus one: the bucket no longer exists, and its memory may go at any time.
-const GONE: u32 = 63;
 /// Level of a new table's buckets.
 pub(super) const START_LEVEL: u32 = if cfg!(loom) { 0 } else { 6 };
 
@@ -37,7 +33,7 @@ impl Table {
 
     /// Make the table usable under a new key. Nobody looks for anything in it. But a thread that locked one
     /// of its (empty) buckets before the last re-key ended may still hold it.
-    pub(super) fn start(&self, key: Key) {
+    pub(super) fn start(&self, key: HashKey) {
         // A reader may still look here, in an epoch that is over: its hash then mixes an old place and a
         // new key. If it sees one of these stores, its acquire fence (in `scan`, in `rules_out`) makes it
         // see that the epoch has moved, and it proves nothing. If it sees none, it has the key of its
@@ -57,8 +53,8 @@ impl Table {
     }
 
     #[inline]
-    pub(super) fn key(&self) -> Key {
-        Key(self.key[0].load(Ordering::Relaxed), self.key[1].load(Ordering::Relaxed))
+    pub(super) fn key(&self) -> HashKey {
+        HashKey(self.key[0].load(Ordering::Relaxed), self.key[1].load(Ordering::Relaxed))
     }
 
     /// Number of buckets at the present level, less one, and how many of them are split already. A hint: a
@@ -242,40 +238,6 @@ impl Looked<'_> {
     #[inline]
     pub(super) fn stands(&self) -> bool {
         self.head.header.load(Ordering::Relaxed) & !WAIT == self.seen.header & !WAIT
-    }
-}
-
-/// The header of a changed bucket that now has this level (plus one; 0: none).
-pub(super) fn with_level(header: u64, level: u32) -> u64 {
-    (header & !LEVEL_MASK).wrapping_add(SEQ_ONE) | u64::from(level) << LEVEL_SHIFT
-}
-
-/// Whether this bucket exists. A bucket whose memory is untouched, or was given back, is locked only by the
-/// thread that makes it.
-fn is_there(header: u64) -> bool {
-    header & !WAIT != 0 && (header & LEVEL_MASK) >> LEVEL_SHIFT != u64::from(GONE)
-}
-
-/// The bucket of a hash in a table of this size: buckets that are split use one bit more.
-#[inline(always)]
-pub(super) fn bucket_of(hash: u64, mask: u32, split: u32) -> u32 {
-    let low = hash as u32 & mask;
-    if low < split { hash as u32 & (mask << 1 | 1) } else { low }
-}
-
-#[inline]
-fn mask(level: u32) -> u32 {
-    ((1u64 << level) - 1) as u32
-}
-
-/// Whether entries with this hash belong to a bucket with this header. `emptied`: the table is the old one
-/// of a re-key, which no longer splits, and whose buckets get level 0 when they are emptied.
-#[inline]
-pub(super) fn belongs(header: u64, hash: u64, bucket: u32, emptied: bool) -> bool {
-    match ((header & LEVEL_MASK) >> LEVEL_SHIFT) as u32 {
-        0 => emptied,
-        GONE => false,
-        level => hash as u32 & mask(level - 1) == bucket,
     }
 }
 

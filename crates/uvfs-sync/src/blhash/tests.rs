@@ -11,14 +11,14 @@ use crate::primitives::Arc;
 /// Objects whose hash under a key is a mix of their index, or (hostile) constant under the first key.
 struct Objs {
     hash: Vec<AtomicU32>,
-    hostile: Option<Key>,
+    hostile: Option<HashKey>,
 }
 
 impl Objs {
-    fn new(n: u32, hostile: Option<Key>) -> Self {
+    fn new(n: u32, hostile: Option<HashKey>) -> Self {
         Self { hash: (0..n).map(|_| AtomicU32::new(0)).collect(), hostile }
     }
-    fn full(&self, index: u32, key: Key) -> u64 {
+    fn full(&self, index: u32, key: HashKey) -> u64 {
         if self.hostile == Some(key) {
             return 0x4200_0000_0000_0001;
         }
@@ -70,7 +70,7 @@ impl Objects for Objs {
     fn stored_hash(&self, index: u32) -> u32 {
         self.hash[index as usize].load(Ordering::Relaxed)
     }
-    fn rehash(&self, index: u32, key: Key) -> u64 {
+    fn rehash(&self, index: u32, key: HashKey) -> u64 {
         self.full(index, key)
     }
     fn store_hash(&self, index: u32, hash: u32) {

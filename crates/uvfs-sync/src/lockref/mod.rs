@@ -280,7 +280,7 @@ impl LockRef {
 
     /// Whether references were taken elsewhere and dropped here, or the other way round, so often that the
     /// bias may not suffice for ever.
-    pub fn has_strayed(&self) -> bool {
+    pub(crate) fn has_strayed(&self) -> bool {
         let word = self.0.load(Ordering::Relaxed);
         word & SPREAD != 0 && (word & Self::COUNT).abs_diff(Self::BIAS) > Self::STRAY
     }

@@ -24,7 +24,7 @@ unsafe impl Sync for World {}
 unsafe impl Send for World {}
 
 /// Index 0 is never an object.
-impl Objects for World {
+impl CountedObjects for World {
     fn refs(&self, index: u32) -> &LockRef {
         &self.refs[index as usize - 1]
     }

@@ -76,7 +76,7 @@ struct Line {
 }
 
 /// The counted objects: those of one arena, by index.
-pub trait Objects {
+pub trait CountedObjects {
     /// The object's count.
     fn refs(&self, index: u32) -> &LockRef;
 
@@ -168,7 +168,7 @@ impl PercpuRefs {
     /// it can). Many references that are taken in one way and dropped in the other make the word's count
     /// stray. It is gathered before that can matter.
     #[cold]
-    pub fn elsewhere(&self, objects: &impl Objects, index: u32) {
+    pub fn elsewhere(&self, objects: &impl CountedObjects, index: u32) {
         lane::mine();
         if objects.refs(index).has_strayed() {
             self.gather(objects, index);
@@ -194,7 +194,7 @@ impl PercpuRefs {
     /// Count the references of `id` per thread from now on, if a holder vouches for it and a place is
     /// available. The caller holds a reference. Does nothing if another thread is at the table.
     #[cold]
-    pub fn spread(&self, objects: &impl Objects, id: u64) {
+    pub fn spread(&self, objects: &impl CountedObjects, id: u64) {
         let Some(mut table) = self.table.try_lock() else { return };
         let index = id as u32;
         if !objects.refs(index).may_spread() {
@@ -210,7 +210,7 @@ impl PercpuRefs {
 
     /// A closed place. If all are taken, this looks at some of them and closes one that nobody has used
     /// since the last look.
-    fn free_place(&self, table: &mut Table, objects: &impl Objects) -> Option<usize> {
+    fn free_place(&self, table: &mut Table, objects: &impl CountedObjects) -> Option<usize> {
         if let Some(slot) = self.owners.iter().position(|owner| owner.load(Ordering::Relaxed) == 0) {
             return Some(slot);
         }
@@ -229,7 +229,7 @@ impl PercpuRefs {
     /// Bring all references of the object at `index` back into its word. After [`LockRef::unanchor`] it
     /// stays so; otherwise it may be spread again at once. The caller holds no lock.
     #[cold]
-    pub fn gather(&self, objects: &impl Objects, index: u32) {
+    pub fn gather(&self, objects: &impl CountedObjects, index: u32) {
         let mut table = self.table.lock();
         // Stable under the mutex; the place of another generation or object is not ours.
         if let Some(slot) = Place::of(objects.place(index)).slot()
@@ -241,7 +241,7 @@ impl PercpuRefs {
 
     /// Close an open place. Its object is alive: the holder that vouches for it cannot withdraw that and
     /// then pass the table's mutex, which the caller holds.
-    fn close(&self, table: &mut Table, slot: usize, objects: &impl Objects) {
+    fn close(&self, table: &mut Table, slot: usize, objects: &impl CountedObjects) {
         let id = self.owners[slot].load(Ordering::Relaxed);
         let index = id as u32;
         self.owners[slot].store(0, Ordering::Relaxed);

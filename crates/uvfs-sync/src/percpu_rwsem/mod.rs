@@ -151,7 +151,7 @@ struct Line {
 
 /// Activity so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct SemCounters {
     /// Write sections.
     pub writes: u64,
     /// Write sections that paid a heavy barrier.
@@ -174,7 +174,7 @@ struct Queue {
     /// Threads that are inside without a mark, and how many guards each of them has. The count is so wide
     /// that no number of forgotten guards makes it wrap: at 0 the writer would go in.
     guests: Vec<(u64, u64)>,
-    counters: Counters,
+    counters: SemCounters,
 }
 
 impl Queue {
@@ -288,9 +288,9 @@ impl<T: ?Sized> PerCpuRwSem<T> {
     }
 
     /// Activity so far.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> SemCounters {
         let counters = self.core.queue.lock().counters;
-        Counters { fallback: barrier::fallback(), ..counters }
+        SemCounters { fallback: barrier::fallback(), ..counters }
     }
 }
 

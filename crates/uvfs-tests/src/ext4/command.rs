@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
-use super::mutate::{Base, Damage, bases, damaged, try_one};
+use super::mutate::{BaseImage, Damage, bases, damaged, try_one};
 use super::populate::Amount;
 use super::recipes::{self, Compared, RECIPES};
 use super::tools::{missing, scratch};
@@ -117,7 +117,7 @@ pub fn mutate(args: &MutateArgs, verdicts: &mut Verdicts) -> Result<()> {
     Ok(())
 }
 
-fn walk_all(args: &MutateArgs, bases: &[Base], how: Damage, first: u64, verdicts: &mut Verdicts) {
+fn walk_all(args: &MutateArgs, bases: &[BaseImage], how: Damage, first: u64, verdicts: &mut Verdicts) {
     let (mut refused, mut found, mut damaged, mut failed) = (0, 0, 0, 0);
     let mut longest = (Duration::ZERO, 0);
     let before = peak();

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use fastrand::Rng;
 
 use super::mend::{crc32c, put};
-use super::mutate::{Seen, walk_within};
+use super::mutate::{ImageSeen, walk_within};
 use super::tools::{debugfs, e2fsck, run, text};
 
 /// The magic number that every block of the log begins with.
@@ -289,6 +289,6 @@ impl Log {
 ///
 /// # Errors
 /// Outcomes that must not happen: a panic, too long a time, an error that says something else.
-pub fn try_one(log: &Log, seed: u64, limit: Duration) -> Result<Seen> {
+pub fn try_one(log: &Log, seed: u64, limit: Duration) -> Result<ImageSeen> {
     walk_within("journal", log.damaged(seed), limit).with_context(|| format!("seed {seed}"))
 }

@@ -1,7 +1,7 @@
 //! Right checksums behind damage: what is met then are the driver's other checks.
 //!
-//! A [`Map`] says which structure stands where in a whole image, read here by the format's published layout and not by the driver.
-//! [`Map::mend`] makes the checksum of each of them what it must be for the bytes that stand there now. A whole image
+//! A [`ByteMap`] says which structure stands where in a whole image, read here by the format's published layout and not by the driver.
+//! [`ByteMap::mend`] makes the checksum of each of them what it must be for the bytes that stand there now. A whole image
 //! stays as it is by that, which a test holds it to.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -21,7 +21,7 @@ const INODE_INLINE: u32 = 0x1000_0000;
 
 /// The kind of a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MendKind {
     /// The superblock.
     Super,
     /// The descriptor of a group.
@@ -42,7 +42,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The structure's kind.
-    pub kind: Kind,
+    pub kind: MendKind,
     /// Byte of the image that it begins at.
     pub at: usize,
     /// Bytes.
@@ -51,7 +51,7 @@ pub struct Part {
 
 /// All metadata of an image.
 #[derive(Clone, Debug)]
-pub struct Map {
+pub struct ByteMap {
     /// Bytes of a block.
     pub block_size: usize,
     inode_size: usize,
@@ -112,7 +112,7 @@ fn seed_of(image: &[u8]) -> u32 {
     }
 }
 
-impl Map {
+impl ByteMap {
     /// Of a whole image, which is believed.
     pub fn new(image: &[u8]) -> Self {
         let sup = |at| u32_at(image, SUPERBLOCK + at);
@@ -129,9 +129,9 @@ impl Map {
         let tables: Vec<usize> = tables.collect();
         let group_inodes = sup(0x28);
         let mut this = Self { block_size, inode_size, tables, group_inodes, parts: Vec::new() };
-        let mut all = vec![Part { kind: Kind::Super, at: SUPERBLOCK, len: 1024 }];
+        let mut all = vec![Part { kind: MendKind::Super, at: SUPERBLOCK, len: 1024 }];
         all.extend((0..groups).map(|n| Part {
-            kind: Kind::Group(n as u32),
+            kind: MendKind::Group(n as u32),
             at: first + n * descriptor,
             len: descriptor,
         }));
@@ -150,13 +150,13 @@ impl Map {
     /// directories' blocks leaves and nodes of indices.
     fn family(&self, image: &[u8], part: &Part) -> (u32, usize) {
         match part.kind {
-            Kind::Super => (0, 0),
-            Kind::Group(_) => (1, 0),
-            Kind::Inode(_) => (2 + u32_at(image, part.at + 0x20), u16_at(image, part.at) >> 12),
-            Kind::Extents(_) => (1, 1),
-            Kind::Table => (1, 2),
-            Kind::Attributes => (1, 3),
-            Kind::Dir(ino, index) => {
+            MendKind::Super => (0, 0),
+            MendKind::Group(_) => (1, 0),
+            MendKind::Inode(_) => (2 + u32_at(image, part.at + 0x20), u16_at(image, part.at) >> 12),
+            MendKind::Extents(_) => (1, 1),
+            MendKind::Table => (1, 2),
+            MendKind::Attributes => (1, 3),
+            MendKind::Dir(ino, index) => {
                 let is_indexed = u32_at(image, self.inode_at(ino) + 0x20) & INODE_INDEX != 0;
                 (
                     1,
@@ -179,12 +179,12 @@ impl Map {
         if links == 0 || mode == 0 || ino != ROOT_INO && ino < 11 {
             return;
         }
-        all.push(Part { kind: Kind::Inode(ino), at, len: self.inode_size });
+        all.push(Part { kind: MendKind::Inode(ino), at, len: self.inode_size });
         let block =
             |kind, block: u32| Part { kind, at: block as usize * self.block_size, len: self.block_size };
         let attributes = u32_at(image, at + 0x68);
         if attributes != 0 {
-            all.push(block(Kind::Attributes, attributes));
+            all.push(block(MendKind::Attributes, attributes));
         }
         let flags = u32_at(image, at + 0x20);
         let (is_dir, is_file) = (mode >> 12 == 4, mode >> 12 == 8);
@@ -197,7 +197,7 @@ impl Map {
             self.pointers(image, at + 0x28, all)
         };
         if is_dir {
-            all.extend(data.iter().enumerate().map(|(n, at)| block(Kind::Dir(ino, n as u64), *at)));
+            all.extend(data.iter().enumerate().map(|(n, at)| block(MendKind::Dir(ino, n as u64), *at)));
         }
     }
 
@@ -212,7 +212,7 @@ impl Map {
                     data.extend((0..u16_at(image, entry + 4) as u32 & 0x7fff).map(|n| first + n));
                 } else {
                     let child = u32_at(image, entry + 4) as usize * self.block_size;
-                    all.push(Part { kind: Kind::Extents(ino), at: child, len: self.block_size });
+                    all.push(Part { kind: MendKind::Extents(ino), at: child, len: self.block_size });
                     waiting.push_back(child);
                 }
             }
@@ -228,7 +228,7 @@ impl Map {
             for _ in 0..=level {
                 tables.retain(|table| *table != 0);
                 let at = |table: u32| table as usize * self.block_size;
-                let part = |&table: &u32| Part { kind: Kind::Table, at: at(table), len: self.block_size };
+                let part = |&table: &u32| Part { kind: MendKind::Table, at: at(table), len: self.block_size };
                 all.extend(tables.iter().map(part));
                 let below = tables.iter().flat_map(|&table| {
                     (0..self.block_size / 4).map(move |n| u32_at(image, at(table) + 4 * n))
@@ -270,46 +270,46 @@ impl Map {
         };
         let whole = part.at..part.at + part.len;
         match part.kind {
-            Kind::Super => {
+            MendKind::Super => {
                 let crc = crc32c(!0, &image[SUPERBLOCK..SUPERBLOCK + 0x3fc]);
                 put(image, SUPERBLOCK + 0x3fc, &crc.to_le_bytes());
             }
-            Kind::Group(number) => {
+            MendKind::Group(number) => {
                 put(image, part.at + 0x1e, &[0; 2]);
                 let crc = crc32c(crc32c(seed, &number.to_le_bytes()), &image[whole]);
                 put(image, part.at + 0x1e, &(crc as u16).to_le_bytes());
             }
-            Kind::Inode(ino) => {
+            MendKind::Inode(ino) => {
                 let seed = owner(image, ino);
                 mend_inode(&mut image[whole], seed);
             }
-            Kind::Extents(ino) => {
+            MendKind::Extents(ino) => {
                 let (seed, tail) = (owner(image, ino), 12 * (u16_at(image, part.at + 4) + 1));
                 if tail + 4 <= part.len {
                     let crc = crc32c(seed, &image[part.at..part.at + tail]);
                     put(image, part.at + tail, &crc.to_le_bytes());
                 }
             }
-            Kind::Dir(ino, index) => {
+            MendKind::Dir(ino, index) => {
                 let inode = self.inode_at(ino) + 0x20;
                 let seed = owner(image, ino);
                 let is_indexed = image.len() >= inode + 4 && u32_at(image, inode) & INODE_INDEX != 0;
                 mend_dir(&mut image[whole], seed, is_indexed, index);
             }
-            Kind::Attributes => {
+            MendKind::Attributes => {
                 put(image, part.at + 16, &[0; 4]);
                 let number = (part.at / self.block_size) as u64;
                 let crc = crc32c(crc32c(seed, &number.to_le_bytes()), &image[whole]);
                 put(image, part.at + 16, &crc.to_le_bytes());
             }
-            Kind::Table => {}
+            MendKind::Table => {}
         }
     }
 }
 
 /// A group's descriptor where only these have checksums.
 fn old_group(image: &mut [u8], part: &Part, wide: bool) {
-    let Kind::Group(number) = part.kind else { return };
+    let MendKind::Group(number) = part.kind else { return };
     if part.at + part.len > image.len() {
         return;
     }

@@ -17,7 +17,7 @@ use fastrand::Rng;
 use uvfs::{Access, Attr, Cred, Errno, Found, Inode, Op, Seek, Vfs, VfsConfig, mode};
 use uvfs_drivers::ext4::Ext4;
 
-use super::mend::{Kind, Map, Part};
+use super::mend::{ByteMap, MendKind, Part};
 use super::populate::{Amount, populate};
 use super::recipes::{RECIPES, Recipe};
 use super::tools::{e2fsck, mke2fs, run, text};
@@ -30,7 +30,7 @@ const ENTRIES: u64 = 200_000;
 const MEMORY: u64 = 16 << 20;
 
 /// A whole image.
-pub struct Base {
+pub struct BaseImage {
     /// Its recipe's name.
     pub name: &'static str,
     /// Its bytes.
@@ -38,20 +38,20 @@ pub struct Base {
     /// Pieces where there is something: most of an image is empty.
     used: Vec<usize>,
     /// Its metadata.
-    pub map: Map,
+    pub map: ByteMap,
 }
 
-impl Base {
+impl BaseImage {
     fn new(name: &'static str, image: Vec<u8>) -> Self {
         let is_used = |at: &usize| image[*at..at + PIECE].iter().any(|&b| b != 0);
         let used = (0..image.len()).step_by(PIECE).filter(is_used).collect();
-        let map = Map::new(&image);
+        let map = ByteMap::new(&image);
         Self { name, image, used, map }
     }
 }
 
 /// Whole images to begin with, small ones of every recipe.
-pub fn bases(dir: &Path) -> Result<Vec<Base>> {
+pub fn bases(dir: &Path) -> Result<Vec<BaseImage>> {
     // Where values may be inodes, with some that are.
     let (tree, large) = (dir.join("tree"), dir.join("large"));
     for (tree, value) in [(&tree, 500), (&large, 20_000)] {
@@ -61,7 +61,7 @@ pub fn bases(dir: &Path) -> Result<Vec<Base>> {
     let has = |recipe: &Recipe, what| recipe.args.join(" ").contains(what);
     let usable = RECIPES.iter().filter(|recipe| !has(recipe, "ext3"));
     let tree = |recipe| if has(recipe, "ea_inode") { &large } else { &tree };
-    usable.map(|recipe| Ok(Base::new(recipe.name, base(recipe, dir, tree(recipe))?))).collect()
+    usable.map(|recipe| Ok(BaseImage::new(recipe.name, base(recipe, dir, tree(recipe))?))).collect()
 }
 
 /// An image without a journal, which is never read and would take most of the damage.
@@ -93,7 +93,7 @@ pub enum Damage {
 }
 
 /// A damaged copy of one of the images.
-pub fn damaged(bases: &[Base], seed: u64, how: Damage) -> (&'static str, Vec<u8>) {
+pub fn damaged(bases: &[BaseImage], seed: u64, how: Damage) -> (&'static str, Vec<u8>) {
     let mut rng = Rng::with_seed(seed);
     let base = &bases[rng.usize(..bases.len())];
     let mut image = base.image.clone();
@@ -112,18 +112,18 @@ pub fn damaged(bases: &[Base], seed: u64, how: Damage) -> (&'static str, Vec<u8>
 }
 
 /// One of a form, each form as often as the others; but of a superblock seldom anything is left to read.
-fn a_part(map: &Map, rng: &mut Rng) -> Part {
+fn a_part(map: &ByteMap, rng: &mut Rng) -> Part {
     loop {
         let parts = &map.parts[rng.usize(..map.parts.len())];
         let part = parts[rng.usize(..parts.len())];
-        if part.kind != Kind::Super && !matches!(part.kind, Kind::Group(_)) || rng.u32(..20) == 0 {
+        if part.kind != MendKind::Super && !matches!(part.kind, MendKind::Group(_)) || rng.u32(..20) == 0 {
             return part;
         }
     }
 }
 
 /// Damages a structure, so that it is like a right one most of the time.
-fn damage_part(image: &mut [u8], base: &Base, bases: &[Base], rng: &mut Rng) {
+fn damage_part(image: &mut [u8], base: &BaseImage, bases: &[BaseImage], rng: &mut Rng) {
     let Part { at, len, .. } = a_part(&base.map, rng);
     // Headers, and what comes first, are met more often than what comes last.
     let near = if rng.bool() { len.min(64) } else { len };
@@ -159,7 +159,7 @@ fn damage_part(image: &mut [u8], base: &Base, bases: &[Base], rng: &mut Rng) {
 
 /// A number that may stand in a word and do harm: a limit, a number next to the old one, a structure's block, a
 /// file's number.
-fn a_number(image: &[u8], word: usize, base: &Base, rng: &mut Rng) -> u32 {
+fn a_number(image: &[u8], word: usize, base: &BaseImage, rng: &mut Rng) -> u32 {
     let limits = [0, 1, 2, 11, 12, 0x7fff_ffff, 0x8000_0000, 0xffff_fffe, u32::MAX];
     let was = u32::from_le_bytes([image[word], image[word + 1], image[word + 2], image[word + 3]]);
     match rng.u32(..5) {
@@ -168,13 +168,13 @@ fn a_number(image: &[u8], word: usize, base: &Base, rng: &mut Rng) -> u32 {
         2 => was.wrapping_sub(1),
         3 => (a_part(&base.map, rng).at / base.map.block_size) as u32,
         _ => match a_part(&base.map, rng).kind {
-            Kind::Inode(ino) | Kind::Dir(ino, _) | Kind::Extents(ino) => ino,
+            MendKind::Inode(ino) | MendKind::Dir(ino, _) | MendKind::Extents(ino) => ino,
             _ => was ^ 1 << rng.u32(..32),
         },
     }
 }
 
-fn damage(image: &mut Vec<u8>, at: usize, rng: &mut Rng, bases: &[Base]) {
+fn damage(image: &mut Vec<u8>, at: usize, rng: &mut Rng, bases: &[BaseImage]) {
     // A cut may have come before.
     if at + PIECE > image.len() {
         return;
@@ -214,7 +214,7 @@ fn damage(image: &mut Vec<u8>, at: usize, rng: &mut Rng, bases: &[Base]) {
 
 /// The observations of a walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct ImageSeen {
     /// Files and directories that were found.
     pub found: u64,
     /// Why the image was not read at all, if so.
@@ -226,7 +226,7 @@ pub struct Seen {
 struct Walk<'v> {
     vfs: &'v Vfs,
     op: Op,
-    seen: Seen,
+    seen: ImageSeen,
     entries: u64,
     buffer: Vec<u8>,
     /// Of each directory that was found, which one it was found in.
@@ -245,11 +245,11 @@ struct Listing {
 }
 
 /// Walks through the image and reads something of everything.
-pub fn walk(name: &str, image: Vec<u8>) -> Result<Seen> {
+pub fn walk(name: &str, image: Vec<u8>) -> Result<ImageSeen> {
     let opened = match Ext4::new(name, Box::new(image)) {
         Ok(opened) => opened,
         Err(refused) if refused.to_string().len() > 20 => {
-            return Ok(Seen { refused: true, ..Seen::default() });
+            return Ok(ImageSeen { refused: true, ..ImageSeen::default() });
         }
         Err(refused) => bail!("refused without a reason: {refused}"),
     };
@@ -259,7 +259,8 @@ pub fn walk(name: &str, image: Vec<u8>) -> Result<Seen> {
     let vfs = Vfs::new(config, opened)?;
     let op = vfs.op(&Cred::root());
     let (buffer, parents) = (vec![0; 1 << 16], HashMap::new());
-    let mut walk = Walk { vfs: &vfs, op, seen: Seen::default(), entries: 0, buffer, parents, wrong: None };
+    let mut walk =
+        Walk { vfs: &vfs, op, seen: ImageSeen::default(), entries: 0, buffer, parents, wrong: None };
     walk.all();
     if let Some(wrong) = walk.wrong {
         bail!("an answer that cannot be: {wrong}");
@@ -451,7 +452,12 @@ fn unusable(errno: Errno) -> uvfs::Result<Vec<u8>> {
 ///
 /// # Errors
 /// Outcomes that must not happen: a panic, too long a time, an error that says something else.
-pub fn try_one(bases: &[Base], seed: u64, how: Damage, limit: Duration) -> Result<(Seen, Duration)> {
+pub fn try_one(
+    bases: &[BaseImage],
+    seed: u64,
+    how: Damage,
+    limit: Duration,
+) -> Result<(ImageSeen, Duration)> {
     let (name, image) = damaged(bases, seed, how);
     let start = Instant::now();
     let seen = walk_within(name, image, limit).with_context(|| format!("seed {seed}, from {name}"))?;
@@ -459,7 +465,7 @@ pub fn try_one(bases: &[Base], seed: u64, how: Damage, limit: Duration) -> Resul
 }
 
 /// Walks through an image, for so long at most.
-pub(super) fn walk_within(name: &'static str, image: Vec<u8>, limit: Duration) -> Result<Seen> {
+pub(super) fn walk_within(name: &'static str, image: Vec<u8>, limit: Duration) -> Result<ImageSeen> {
     let (answer, answered) = mpsc::channel();
     // Not joined where it hangs: the process ends with it.
     thread::Builder::new().spawn(move || {

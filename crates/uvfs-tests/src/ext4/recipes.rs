@@ -10,7 +10,7 @@ use uvfs::Cred;
 use uvfs_drivers::ext4::Ext4;
 
 use super::populate::{Amount, populate};
-use super::snapshot::{Depth, Snapshot, differences, mount, of_host, of_image};
+use super::snapshot::{Depth, ImageSnapshot, differences, mount, of_host, of_image};
 use super::tools::{KernelMount, debugfs, e2fsck, mke2fs, no_kernel_mount, run, text};
 
 /// A kind of image.
@@ -171,7 +171,7 @@ fn fill_more(dir: &Path, amount: Amount, seed: u64) -> Result<()> {
     Ok(())
 }
 
-fn read(image: &Path) -> Result<Snapshot> {
+fn read(image: &Path) -> Result<ImageSnapshot> {
     let opened = Ext4::open(image).with_context(|| image.display().to_string())?;
     let found = of_image(&opened)?;
     anyhow::ensure!(opened.faults() == 0, "{} faults were found", opened.faults());
@@ -179,7 +179,7 @@ fn read(image: &Path) -> Result<Snapshot> {
 }
 
 /// Without what only one side has: mke2fs makes `lost+found` and leaves out sockets.
-fn relevant(mut tree: Snapshot) -> Snapshot {
+fn relevant(mut tree: ImageSnapshot) -> ImageSnapshot {
     tree.retain(|path, item| {
         !path.is_empty() && path != b"lost+found" && item.attr.fmt() != uvfs::mode::S_IFSOCK
     });
@@ -187,7 +187,7 @@ fn relevant(mut tree: Snapshot) -> Snapshot {
 }
 
 impl Compared {
-    fn add(&mut self, right: &Snapshot, found: &Snapshot, depth: Depth) {
+    fn add(&mut self, right: &ImageSnapshot, found: &ImageSnapshot, depth: Depth) {
         self.files += right.len();
         self.differences.extend(differences(right, found, depth, 10));
     }

@@ -33,7 +33,7 @@ pub struct Item {
 }
 
 /// A tree by paths, the root's being empty.
-pub type Snapshot = BTreeMap<Vec<u8>, Item>;
+pub type ImageSnapshot = BTreeMap<Vec<u8>, Item>;
 
 /// The parts of two trees that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +63,8 @@ impl Contents {
 }
 
 /// The tree below a host directory.
-pub fn of_host(dir: &Path) -> Result<Snapshot> {
-    let mut found = Snapshot::new();
+pub fn of_host(dir: &Path) -> Result<ImageSnapshot> {
+    let mut found = ImageSnapshot::new();
     let mut waiting = vec![Vec::new()];
     while let Some(path) = waiting.pop() {
         let full = dir.join(OsStr::from_bytes(&path));
@@ -145,10 +145,10 @@ pub fn mount(image: &Arc<Ext4>) -> Result<Arc<Vfs>> {
 }
 
 /// The tree in an image, as uvfs reads it.
-pub fn of_image(image: &Arc<Ext4>) -> Result<Snapshot> {
+pub fn of_image(image: &Arc<Ext4>) -> Result<ImageSnapshot> {
     let vfs = mount(image)?;
     let op = vfs.op(&Cred::root());
-    let mut found = Snapshot::new();
+    let mut found = ImageSnapshot::new();
     let mut waiting = vec![(Vec::new(), vfs.root())];
     while let Some((path, inode)) = waiting.pop() {
         let name = || String::from_utf8_lossy(&path).into_owned();
@@ -218,7 +218,7 @@ fn image_item(vfs: &Vfs, op: &Op, inode: &Inode<'_>) -> Result<Item> {
 }
 
 /// Where the trees differ, in words; at most so many lines.
-pub fn differences(right: &Snapshot, found: &Snapshot, depth: Depth, most: usize) -> Vec<String> {
+pub fn differences(right: &ImageSnapshot, found: &ImageSnapshot, depth: Depth, most: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for path in right.keys().chain(found.keys().filter(|path| !right.contains_key(*path))) {
         let name = String::from_utf8_lossy(path);

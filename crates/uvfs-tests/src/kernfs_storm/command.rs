@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::{Plan, storm};
+use super::{KernfsStormPlan, storm};
 use crate::harness::Verdicts;
 
 /// Read and write attributes of a kernfs while other threads add, move and remove them, and report errors.
@@ -27,7 +27,7 @@ pub struct KernfsStormArgs {
 /// The first wrong answer, or a storm that hangs.
 pub fn run(args: &KernfsStormArgs, verdicts: &mut Verdicts) -> Result<()> {
     let debug = if cfg!(debug_assertions) { "with" } else { "without" };
-    let plan = Plan {
+    let plan = KernfsStormPlan {
         time: Duration::from_secs(args.seconds),
         users: args.users,
         patience: Duration::from_secs(args.patience),

@@ -31,7 +31,7 @@ const CHANGERS: usize = 2;
 
 /// The parameters of a storm.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct KernfsStormPlan {
     /// Length of the storm.
     pub time: Duration,
     /// Threads that read and write.
@@ -42,7 +42,7 @@ pub struct Plan {
 
 /// The results of a storm.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Report {
+pub struct KernfsStormReport {
     /// Calls of attributes.
     pub calls: u64,
     /// Opens that found nothing, and reads and writes that came too late.
@@ -116,7 +116,7 @@ fn name(changer: usize, name: usize) -> String {
 }
 
 /// Runs a storm on a tree of its own.
-pub fn storm(plan: Plan) -> Result<Report> {
+pub fn storm(plan: KernfsStormPlan) -> Result<KernfsStormReport> {
     let world = Arc::new(World::new().context("preparing the tree")?);
     let mut threads = Vec::new();
     for seed in 0..plan.users {
@@ -137,7 +137,7 @@ pub fn storm(plan: Plan) -> Result<Report> {
 }
 
 /// Waits for the end of the storm; aborts the process if nothing changes any more.
-fn watch(shared: &Shared, plan: Plan) {
+fn watch(shared: &Shared, plan: KernfsStormPlan) {
     let end = Instant::now() + plan.time;
     let mut last = (shared.changes(), Instant::now());
     while Instant::now() < end && !shared.stopped() {
@@ -153,7 +153,7 @@ fn watch(shared: &Shared, plan: Plan) {
 }
 
 /// Checks that nothing is left.
-fn finish(world: &World) -> Result<Report> {
+fn finish(world: &World) -> Result<KernfsStormReport> {
     let shared = &world.shared;
     if let Some(why) = shared.broken.lock().take() {
         bail!("{why}");
@@ -163,7 +163,7 @@ fn finish(world: &World) -> Result<Report> {
     }
     let living = shared.living.load(SeqCst);
     ensure!(living == 0, "{living} attributes are left of a tree without nodes");
-    Ok(Report {
+    Ok(KernfsStormReport {
         calls: shared.calls.load(SeqCst),
         late: shared.late.load(SeqCst),
         added: shared.added.load(SeqCst),
@@ -188,7 +188,8 @@ mod tests {
 
     #[test]
     fn no_call_of_a_removed_attribute_and_no_leak_in_a_short_storm() {
-        let plan = Plan { time: Duration::from_millis(700), users: 8, patience: Duration::from_secs(60) };
+        let plan =
+            KernfsStormPlan { time: Duration::from_millis(700), users: 8, patience: Duration::from_secs(60) };
         let report = storm(plan).unwrap();
         assert!(report.calls > 0 && report.added > 0 && report.moved > 0 && report.removed > 0, "{report:?}");
     }

@@ -12,7 +12,7 @@ use std::collections::HashSet;
 
 use rustix::io::Errno;
 
-use super::{Call, Event, Names, step};
+use super::{Event, LinearCall, LinearNames, step};
 
 /// The result of the search.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Placed {
 /// Names, and what each thread's unfinished link has found.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct State {
-    names: Names,
+    names: LinearNames,
     found: Vec<Option<u16>>,
 }
 
@@ -85,7 +85,7 @@ fn items(events: &[Event], until: u64) -> Vec<Item> {
         let returned = e.end <= until;
         let end = if returned { e.end } else { u64::MAX };
         let parts = match e.call {
-            Call::Link(old, new) => vec![Part::LinkLook(old), Part::LinkPut(new)],
+            LinearCall::Link(old, new) => vec![Part::LinkLook(old), Part::LinkPut(new)],
             _ => vec![Part::Whole],
         };
         items.extend(parts.into_iter().map(|part| Item { event, part, start: e.start, end, returned }));
@@ -122,7 +122,7 @@ impl State {
 }
 
 /// Looks for an order of `events` from `initial`.
-pub fn check(initial: Names, events: &[Event]) -> Verdict {
+pub fn check(initial: LinearNames, events: &[Event]) -> Verdict {
     if has_order(initial, events, u64::MAX) {
         return Verdict::Linearizable;
     }
@@ -134,7 +134,7 @@ pub fn check(initial: Names, events: &[Event]) -> Verdict {
 }
 
 /// Whether the history as it stood at `until` has an order.
-fn has_order(initial: Names, events: &[Event], until: u64) -> bool {
+fn has_order(initial: LinearNames, events: &[Event], until: u64) -> bool {
     let sorted = items(events, until);
     let threads = events.iter().map(|e| e.thread + 1).max().unwrap_or(0);
     let mut seen = HashSet::new();
@@ -170,10 +170,10 @@ fn has_order(initial: Names, events: &[Event], until: u64) -> bool {
 mod tests {
     use rustix::io::Errno;
 
-    use super::super::Call::{self, Create, Exchange, Link, Rename, Stat, Unlink};
+    use super::super::LinearCall::{self, Create, Exchange, Link, Rename, Stat, Unlink};
     use super::*;
 
-    fn event(call: Call, reply: Result<u16, Errno>, start: u64, end: u64) -> Event {
+    fn event(call: LinearCall, reply: Result<u16, Errno>, start: u64, end: u64) -> Event {
         Event { thread: 0, call, reply, start, end }
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
-use super::{HostDirectory, PathDirectory, Shape, VfsDirectory, drive};
+use super::{DriveShape, HostDirectory, PathDirectory, VfsDirectory, drive};
 use crate::harness::{Seed, Verdicts, in_subdirectory};
 use crate::inproc::new_vfs;
 
@@ -39,7 +39,7 @@ pub struct LinearArgs {
 /// # Errors
 /// A history that no order explains, and errors of the file system.
 pub fn run(args: &LinearArgs, verdicts: &mut Verdicts) -> Result<()> {
-    let shape = Shape { threads: args.threads, ops: args.ops, links: !args.no_links };
+    let shape = DriveShape { threads: args.threads, ops: args.ops, links: !args.no_links };
     let seed = args.seed.announce();
     let end = Instant::now() + Duration::from_secs(args.seconds);
     let enough = |_| Instant::now() >= end;

@@ -9,11 +9,11 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use fastrand::Rng;
 
-use super::{Call, Directory, Event, IDS, NAMES, Names, Verdict, check};
+use super::{Directory, Event, IDS, LinearCall, LinearNames, NAMES, Verdict, check};
 
 /// The size of a round.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct DriveShape {
     /// Threads.
     pub threads: usize,
     /// Operations per thread and round; there must be at least `threads * ops` identities.
@@ -24,34 +24,34 @@ pub struct Shape {
     pub links: bool,
 }
 
-impl Shape {
+impl DriveShape {
     /// Whether there are enough identities for every operation to be a creation.
     pub fn fits(&self) -> bool {
         self.threads > 0 && self.threads * self.ops <= usize::from(IDS)
     }
 }
 
-fn random_call(rng: &mut Rng, id: u16, links: bool) -> Call {
+fn random_call(rng: &mut Rng, id: u16, links: bool) -> LinearCall {
     let (a, b) = (rng.usize(..NAMES), rng.usize(..NAMES));
     match rng.u32(..16) {
-        0..=2 => Call::Create(a, id),
-        3 => Call::Unlink(a),
-        4..=6 => Call::Rename(a, b),
-        7 => Call::RenameNoReplace(a, b),
-        8..=9 => Call::Exchange(a, b),
-        10 if links => Call::Link(a, b),
-        _ => Call::Stat(a),
+        0..=2 => LinearCall::Create(a, id),
+        3 => LinearCall::Unlink(a),
+        4..=6 => LinearCall::Rename(a, b),
+        7 => LinearCall::RenameNoReplace(a, b),
+        8..=9 => LinearCall::Exchange(a, b),
+        10 if links => LinearCall::Link(a, b),
+        _ => LinearCall::Stat(a),
     }
 }
 
 /// One round: random operations by several threads; then one thread looks at every name.
-pub fn round(dir: &dyn Directory, shape: Shape, seed: u64) -> Vec<Event> {
+pub fn round(dir: &dyn Directory, shape: DriveShape, seed: u64) -> Vec<Event> {
     let clock = Instant::now();
     let now = || clock.elapsed().as_nanos() as u64;
     let barrier = Barrier::new(shape.threads);
     let work = |thread: usize| {
         let mut rng = Rng::with_seed(seed.wrapping_mul(31).wrapping_add(thread as u64));
-        let calls: Vec<Call> = (0..shape.ops)
+        let calls: Vec<LinearCall> = (0..shape.ops)
             .map(|i| random_call(&mut rng, (thread * shape.ops + i + 1) as u16, shape.links))
             .collect();
         let mut events = Vec::with_capacity(shape.ops);
@@ -72,8 +72,8 @@ pub fn round(dir: &dyn Directory, shape: Shape, seed: u64) -> Vec<Event> {
     });
     for name in 0..NAMES {
         let start = now();
-        let reply = dir.call(Call::Stat(name));
-        events.push(Event { thread: shape.threads, call: Call::Stat(name), reply, start, end: now() });
+        let reply = dir.call(LinearCall::Stat(name));
+        events.push(Event { thread: shape.threads, call: LinearCall::Stat(name), reply, start, end: now() });
     }
     events
 }
@@ -82,7 +82,7 @@ pub fn round(dir: &dyn Directory, shape: Shape, seed: u64) -> Vec<Event> {
 /// says so. Returns the number of rounds.
 pub fn drive(
     dir: &dyn Directory,
-    shape: Shape,
+    shape: DriveShape,
     seed: u64,
     mut enough: impl FnMut(u64) -> bool,
 ) -> Result<u64> {
@@ -93,10 +93,10 @@ pub fn drive(
     while !enough(done) {
         for name in 0..NAMES {
             // ENOENT is fine: the names only have to be gone.
-            let _ = dir.call(Call::Unlink(name));
+            let _ = dir.call(LinearCall::Unlink(name));
         }
         let events = round(dir, shape, seed + done);
-        if let Verdict::Impossible { event } = check(Names::default(), &events) {
+        if let Verdict::Impossible { event } = check(LinearNames::default(), &events) {
             bail!("round of seed {} has no order; not explained: {}", seed + done, report(&events, event));
         }
         done += 1;

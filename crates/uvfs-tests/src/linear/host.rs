@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::fs::{self, AtFlags, CWD, Mode, OFlags, RenameFlags};
 
-use super::{Call, Directory, Reply};
+use super::{Directory, LinearCall, Reply};
 
 const TEXT: [&str; super::NAMES] = ["one", "two", "three", "four"];
 
@@ -29,20 +29,20 @@ impl HostDirectory {
 }
 
 impl Directory for HostDirectory {
-    fn call(&self, call: Call) -> Reply {
+    fn call(&self, call: LinearCall) -> Reply {
         match call {
-            Call::Create(a, id) => {
+            LinearCall::Create(a, id) => {
                 let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
                 fs::openat(&self.dir, TEXT[a], flags, Mode::from_raw_mode(id.into())).map(|_| 0)
             }
-            Call::Unlink(a) => fs::unlinkat(&self.dir, TEXT[a], AtFlags::empty()).map(|()| 0),
-            Call::Rename(a, b) => self.rename(a, b, RenameFlags::empty()),
-            Call::RenameNoReplace(a, b) => self.rename(a, b, RenameFlags::NOREPLACE),
-            Call::Exchange(a, b) => self.rename(a, b, RenameFlags::EXCHANGE),
-            Call::Link(a, b) => {
+            LinearCall::Unlink(a) => fs::unlinkat(&self.dir, TEXT[a], AtFlags::empty()).map(|()| 0),
+            LinearCall::Rename(a, b) => self.rename(a, b, RenameFlags::empty()),
+            LinearCall::RenameNoReplace(a, b) => self.rename(a, b, RenameFlags::NOREPLACE),
+            LinearCall::Exchange(a, b) => self.rename(a, b, RenameFlags::EXCHANGE),
+            LinearCall::Link(a, b) => {
                 fs::linkat(&self.dir, TEXT[a], &self.dir, TEXT[b], AtFlags::empty()).map(|()| 0)
             }
-            Call::Stat(a) => {
+            LinearCall::Stat(a) => {
                 let stat = fs::statat(&self.dir, TEXT[a], AtFlags::SYMLINK_NOFOLLOW)?;
                 Ok((stat.st_mode & 0o777) as u16)
             }

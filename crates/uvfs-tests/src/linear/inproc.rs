@@ -2,7 +2,7 @@
 
 use uvfs::{Found, Inode, RenameFlags, Vfs, mode};
 
-use super::{Call, Directory, Reply};
+use super::{Directory, LinearCall, Reply};
 use crate::inproc::cred;
 use crate::ops::Who;
 
@@ -27,21 +27,21 @@ impl<'v> VfsDirectory<'v> {
 }
 
 impl Directory for VfsDirectory<'_> {
-    fn call(&self, call: Call) -> Reply {
+    fn call(&self, call: LinearCall) -> Reply {
         let op = self.vfs.op(&cred(Who::Root));
         match call {
-            Call::Create(a, id) => {
+            LinearCall::Create(a, id) => {
                 self.vfs.mknod(&op, &self.dir, TEXT[a], mode::S_IFREG | u32::from(id), 0).map(|_| 0)
             }
-            Call::Unlink(a) => self.vfs.unlink(&op, &self.dir, TEXT[a]).map(|()| 0),
-            Call::Rename(a, b) => self.rename(a, b, RenameFlags::empty()),
-            Call::RenameNoReplace(a, b) => self.rename(a, b, RenameFlags::NOREPLACE),
-            Call::Exchange(a, b) => self.rename(a, b, RenameFlags::EXCHANGE),
-            Call::Link(a, b) => match self.vfs.lookup(&op, &self.dir, TEXT[a])? {
+            LinearCall::Unlink(a) => self.vfs.unlink(&op, &self.dir, TEXT[a]).map(|()| 0),
+            LinearCall::Rename(a, b) => self.rename(a, b, RenameFlags::empty()),
+            LinearCall::RenameNoReplace(a, b) => self.rename(a, b, RenameFlags::NOREPLACE),
+            LinearCall::Exchange(a, b) => self.rename(a, b, RenameFlags::EXCHANGE),
+            LinearCall::Link(a, b) => match self.vfs.lookup(&op, &self.dir, TEXT[a])? {
                 Found::Node(inode, _) => self.vfs.link(&op, &inode, &self.dir, TEXT[b]).map(|_| 0),
                 Found::Absent(_) => Err(uvfs::Errno::NOENT),
             },
-            Call::Stat(a) => match self.vfs.lookup(&op, &self.dir, TEXT[a])? {
+            LinearCall::Stat(a) => match self.vfs.lookup(&op, &self.dir, TEXT[a])? {
                 Found::Node(_, attr) => Ok((attr.mode & 0o777) as u16),
                 Found::Absent(_) => Err(uvfs::Errno::NOENT),
             },
@@ -53,9 +53,9 @@ impl Directory for VfsDirectory<'_> {
 pub struct PathDirectory<'v>(pub VfsDirectory<'v>);
 
 impl Directory for PathDirectory<'_> {
-    fn call(&self, call: Call) -> Reply {
+    fn call(&self, call: LinearCall) -> Reply {
         match call {
-            Call::Stat(a) => {
+            LinearCall::Stat(a) => {
                 let context = self.0.vfs.context(cred(Who::Root));
                 // Every other name through the prefix cache, which needs a long directory part.
                 let long = [&b"./".repeat(8), TEXT[a]].concat();

@@ -16,7 +16,7 @@ mod planted;
 use rustix::io::Errno;
 
 pub use check::{Verdict, check};
-pub use drive::{Shape, drive, round};
+pub use drive::{DriveShape, drive, round};
 pub use host::HostDirectory;
 pub use inproc::{PathDirectory, VfsDirectory};
 
@@ -27,7 +27,7 @@ pub const IDS: u16 = 0o777;
 
 /// An operation on names, which are numbers below [`NAMES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum LinearCall {
     /// open with O_CREAT | O_EXCL; the file gets this identity.
     Create(usize, u16),
     /// unlink.
@@ -53,7 +53,7 @@ pub struct Event {
     /// Which thread.
     pub thread: usize,
     /// The call.
-    pub call: Call,
+    pub call: LinearCall,
     /// The answer.
     pub reply: Reply,
     /// Taken before the call.
@@ -63,19 +63,20 @@ pub struct Event {
 }
 
 /// The file that each name leads to; 0 for nothing.
-pub type Names = [u16; NAMES];
+pub type LinearNames = [u16; NAMES];
 
 /// The result on a file system that does one operation after another.
-pub fn step(names: &mut Names, call: Call) -> Reply {
-    let present = |names: &Names, i: usize| if names[i] == 0 { Err(Errno::NOENT) } else { Ok(names[i]) };
+pub fn step(names: &mut LinearNames, call: LinearCall) -> Reply {
+    let present =
+        |names: &LinearNames, i: usize| if names[i] == 0 { Err(Errno::NOENT) } else { Ok(names[i]) };
     match call {
-        Call::Create(a, _) if names[a] != 0 => return Err(Errno::EXIST),
-        Call::Create(a, id) => names[a] = id,
-        Call::Unlink(a) => {
+        LinearCall::Create(a, _) if names[a] != 0 => return Err(Errno::EXIST),
+        LinearCall::Create(a, id) => names[a] = id,
+        LinearCall::Unlink(a) => {
             present(names, a)?;
             names[a] = 0;
         }
-        Call::Rename(a, b) => {
+        LinearCall::Rename(a, b) => {
             let id = present(names, a)?;
             // Two names of one file: a rename of one to the other does nothing.
             if names[b] != id {
@@ -83,7 +84,7 @@ pub fn step(names: &mut Names, call: Call) -> Reply {
                 names[a] = 0;
             }
         }
-        Call::RenameNoReplace(a, b) => {
+        LinearCall::RenameNoReplace(a, b) => {
             let id = present(names, a)?;
             if names[b] != 0 {
                 return Err(Errno::EXIST);
@@ -91,19 +92,19 @@ pub fn step(names: &mut Names, call: Call) -> Reply {
             names[b] = id;
             names[a] = 0;
         }
-        Call::Exchange(a, b) => {
+        LinearCall::Exchange(a, b) => {
             present(names, a)?;
             present(names, b)?;
             names.swap(a, b);
         }
-        Call::Link(a, b) => {
+        LinearCall::Link(a, b) => {
             let id = present(names, a)?;
             if names[b] != 0 {
                 return Err(Errno::EXIST);
             }
             names[b] = id;
         }
-        Call::Stat(a) => return present(names, a),
+        LinearCall::Stat(a) => return present(names, a),
     }
     Ok(0)
 }
@@ -111,5 +112,5 @@ pub fn step(names: &mut Names, call: Call) -> Reply {
 /// A directory whose names are tested. All methods may be called by many threads.
 pub trait Directory: Sync {
     /// Does one operation.
-    fn call(&self, call: Call) -> Reply;
+    fn call(&self, call: LinearCall) -> Reply;
 }

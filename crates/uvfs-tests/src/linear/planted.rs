@@ -4,7 +4,7 @@ use parking_lot::Mutex;
 
 use rustix::io::Errno;
 
-use super::{Call, Directory, Names, Reply, Shape, drive, step};
+use super::{Directory, DriveShape, LinearCall, LinearNames, Reply, drive, step};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bug {
@@ -20,13 +20,13 @@ enum Bug {
 }
 
 struct Planted {
-    names: Mutex<Names>,
+    names: Mutex<LinearNames>,
     bug: Bug,
 }
 
 impl Planted {
     /// Two moments with other operations in between.
-    fn in_two(&self, first: impl FnOnce(&mut Names), second: impl FnOnce(&mut Names)) -> Reply {
+    fn in_two(&self, first: impl FnOnce(&mut LinearNames), second: impl FnOnce(&mut LinearNames)) -> Reply {
         first(&mut self.names.lock());
         std::thread::yield_now();
         second(&mut self.names.lock());
@@ -35,24 +35,24 @@ impl Planted {
 }
 
 impl Directory for Planted {
-    fn call(&self, call: Call) -> Reply {
+    fn call(&self, call: LinearCall) -> Reply {
         let before = *self.names.lock();
         match (self.bug, call) {
-            (Bug::LostUpdate, Call::Create(a, id)) if before[a] == 0 => {
+            (Bug::LostUpdate, LinearCall::Create(a, id)) if before[a] == 0 => {
                 self.in_two(|_| {}, |names| names[a] = id)
             }
-            (Bug::FalseEnoent, Call::Rename(a, b))
+            (Bug::FalseEnoent, LinearCall::Rename(a, b))
                 if before[a] != 0 && before[b] != 0 && before[a] != before[b] =>
             {
                 let mut moved = Err(Errno::NOENT);
-                self.in_two(|names| names[b] = 0, |names| moved = step(names, Call::Rename(a, b)))?;
+                self.in_two(|names| names[b] = 0, |names| moved = step(names, LinearCall::Rename(a, b)))?;
                 moved
             }
-            (Bug::Resurrected, Call::Unlink(a)) if before[a] != 0 => {
+            (Bug::Resurrected, LinearCall::Unlink(a)) if before[a] != 0 => {
                 self.in_two(|names| names[a] = 0, |names| names[a] = before[a])?;
                 self.in_two(|_| {}, |names| names[a] = 0)
             }
-            (Bug::TornExchange, Call::Exchange(a, b)) if before[a] != 0 && before[b] != 0 => {
+            (Bug::TornExchange, LinearCall::Exchange(a, b)) if before[a] != 0 && before[b] != 0 => {
                 self.in_two(|names| names[a] = before[b], |names| names[b] = before[a])
             }
             _ => step(&mut self.names.lock(), call),
@@ -62,7 +62,7 @@ impl Directory for Planted {
 
 fn run(bug: Bug, rounds: u64) -> anyhow::Result<u64> {
     let dir = Planted { names: Mutex::default(), bug };
-    drive(&dir, Shape { threads: 3, ops: 100, links: true }, 1, |done| done == rounds)
+    drive(&dir, DriveShape { threads: 3, ops: 100, links: true }, 1, |done| done == rounds)
 }
 
 #[test]

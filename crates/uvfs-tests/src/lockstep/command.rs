@@ -10,7 +10,7 @@ use crate::generate::Mix;
 use crate::harness::Verdicts;
 use crate::host::HostSide;
 use crate::model::{Habits, Model};
-use crate::ops::Step;
+use crate::ops::TestStep;
 use crate::view::Side;
 
 /// Run the same random operations on two targets and compare every result. Needs root.
@@ -56,7 +56,7 @@ pub fn run(args: &LockstepArgs, verdicts: &mut Verdicts) -> Result<()> {
         (mix, Watch { each_step, ticks: true, tree_every: 250, trace: false })
     };
     let mut runs = 0;
-    let mut pair = |steps: &[Step], watch: Watch| {
+    let mut pair = |steps: &[TestStep], watch: Watch| {
         runs += 1;
         compare(args, runs, steps, watch)
     };
@@ -65,7 +65,7 @@ pub fn run(args: &LockstepArgs, verdicts: &mut Verdicts) -> Result<()> {
     hunt.run(&args.hunt, args.seeds, verdicts)
 }
 
-fn compare(args: &LockstepArgs, run: u64, steps: &[Step], watch: Watch) -> Result<Option<Mismatch>> {
+fn compare(args: &LockstepArgs, run: u64, steps: &[TestStep], watch: Watch) -> Result<Option<Mismatch>> {
     let (a, dir_a) = side(&args.a, run)?;
     let (b, dir_b) = side(&args.b, run)?;
     let mut pair = Pair { a, b };

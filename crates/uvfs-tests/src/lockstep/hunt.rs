@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use super::{Mismatch, Watch, listing, same_kind, shrink};
 use crate::generate::{Mix, generate};
 use crate::harness::Verdicts;
-use crate::ops::Step;
+use crate::ops::TestStep;
 
 /// Options of every hunt.
 #[derive(clap::Args)]
@@ -27,7 +27,7 @@ pub struct HuntArgs {
 }
 
 /// Runs a list of operations on two new targets; returns the first difference.
-pub type Run<'a> = &'a mut dyn FnMut(&[Step], Watch) -> Result<Option<Mismatch>>;
+pub type Run<'a> = &'a mut dyn FnMut(&[TestStep], Watch) -> Result<Option<Mismatch>>;
 
 /// A hunt.
 pub struct Hunt<'a> {

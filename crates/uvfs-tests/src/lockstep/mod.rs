@@ -14,8 +14,8 @@ use std::time::Duration;
 use anyhow::Result;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-use crate::ops::{Op, Step, Target};
-use crate::view::{Outcome, Side, View, trees_differ};
+use crate::ops::{FileOp, TargetPath, TestStep};
+use crate::view::{Outcome, Side, UserView, trees_differ};
 
 pub use shrink::{same_kind, shrink};
 
@@ -53,13 +53,13 @@ pub struct Pair<'a> {
 
 impl Pair<'_> {
     /// Runs `steps` and returns the first difference between the targets.
-    pub fn run(&mut self, steps: &[Step], watch: Watch) -> Result<Option<Mismatch>> {
+    pub fn run(&mut self, steps: &[TestStep], watch: Watch) -> Result<Option<Mismatch>> {
         for (at, step) in steps.iter().enumerate() {
             if let Some(what) = self.step(at, step, watch) {
                 return Ok(Some(Mismatch { at, what }));
             }
             let last = at + 1 == steps.len();
-            let settled = !matches!(step.op, Op::Truncate { .. });
+            let settled = !matches!(step.op, FileOp::Truncate { .. });
             if settled
                 && ((at + 1).is_multiple_of(watch.tree_every) || last)
                 && let Some(what) = self.compare_trees()
@@ -77,12 +77,14 @@ impl Pair<'_> {
         }
     }
 
-    fn step(&mut self, at: usize, step: &Step, watch: Watch) -> Option<String> {
+    fn step(&mut self, at: usize, step: &TestStep, watch: Watch) -> Option<String> {
         let touched = if watch.each_step { step.op.touched() } else { Vec::new() };
         let before = (times(&mut *self.a, &touched), times(&mut *self.b, &touched));
         if watch.ticks && watch.each_step {
-            let shares =
-                matches!(step.op, Op::Link { .. } | Op::Unlink { .. } | Op::Rmdir { .. } | Op::Rename { .. });
+            let shares = matches!(
+                step.op,
+                FileOp::Link { .. } | FileOp::Unlink { .. } | FileOp::Rmdir { .. } | FileOp::Rename { .. }
+            );
             if shares {
                 wait_for_tick();
             }
@@ -99,7 +101,7 @@ impl Pair<'_> {
             let what = match (self.a.look(target), self.b.look(target)) {
                 (Some(x), Some(mut y)) => {
                     let moves = moves_differ(&step.op, &x, &y, &before);
-                    if matches!(step.op, Op::Truncate { .. }) {
+                    if matches!(step.op, FileOp::Truncate { .. }) {
                         (y.mtime, y.ctime) = (x.mtime, x.ctime);
                     }
                     x.differs(&y).or(moves)
@@ -117,8 +119,8 @@ impl Pair<'_> {
     }
 
     /// If one target gives no result for an open, neither keeps the file.
-    fn settle_slots(&mut self, step: &Step, a: &Outcome, b: &Outcome) {
-        if let Op::Open { slot, .. } = step.op
+    fn settle_slots(&mut self, step: &TestStep, a: &Outcome, b: &Outcome) {
+        if let FileOp::Open { slot, .. } = step.op
             && (*a == Outcome::Unspecified || *b == Outcome::Unspecified)
         {
             self.a.drop_slot(slot);
@@ -136,22 +138,23 @@ fn wait_for_tick() {
     }
 }
 
-type Before = BTreeMap<u64, View>;
+type Before = BTreeMap<u64, UserView>;
 
-fn times(side: &mut dyn Side, touched: &[Target]) -> Before {
+fn times(side: &mut dyn Side, touched: &[TargetPath]) -> Before {
     touched.iter().filter_map(|t| side.look(t)).map(|v| (v.ino, v)).collect()
 }
 
-fn moves_differ(op: &Op, x: &View, y: &View, before: &(Before, Before)) -> Option<String> {
+fn moves_differ(op: &FileOp, x: &UserView, y: &UserView, before: &(Before, Before)) -> Option<String> {
     let (was_x, was_y) = (before.0.get(&x.ino)?, before.1.get(&y.ino)?);
     // It is left open whether a truncation to the same size counts as one; the kernel's tmpfs counts it
     // only if the file has pages.
-    if matches!(op, Op::Truncate { .. }) && was_x.size == x.size && was_y.size == y.size {
+    if matches!(op, FileOp::Truncate { .. }) && was_x.size == x.size && was_y.size == y.size {
         return None;
     }
     let (a, b) = (x.moved(was_x), y.moved(was_y));
-    let times =
-        |was: &View, is: &View| format!("{:?} {:?} -> {:?} {:?}", was.mtime, was.ctime, is.mtime, is.ctime);
+    let times = |was: &UserView, is: &UserView| {
+        format!("{:?} {:?} -> {:?} {:?}", was.mtime, was.ctime, is.mtime, is.ctime)
+    };
     (a != b).then(|| {
         let how = format!("first {}; second {}", times(was_x, x), times(was_y, y));
         format!("(mtime moved, ctime moved) {a:?} / {b:?}: {how}")
@@ -159,7 +162,7 @@ fn moves_differ(op: &Op, x: &View, y: &View, before: &(Before, Before)) -> Optio
 }
 
 /// Operations as text, one a line.
-pub fn listing(steps: &[Step], first: usize) -> String {
+pub fn listing(steps: &[TestStep], first: usize) -> String {
     let mut out = String::new();
     for (i, step) in steps.iter().enumerate() {
         let _ = writeln!(out, "  {:5} {:?} {:?}", first + i, step.who, step.op);

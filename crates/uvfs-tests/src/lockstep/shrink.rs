@@ -3,18 +3,22 @@
 use std::time::{Duration, Instant};
 
 use super::Mismatch;
-use crate::ops::Step;
+use crate::ops::TestStep;
 
 /// Whether two runs fail at the same kind of operation: a shorter list that shows quite
 /// another difference explains nothing.
-pub fn same_kind(a: (&[Step], &Mismatch), b: (&[Step], &Mismatch)) -> bool {
-    let kind = |(steps, m): (&[Step], &Mismatch)| std::mem::discriminant(&steps[m.at].op);
+pub fn same_kind(a: (&[TestStep], &Mismatch), b: (&[TestStep], &Mismatch)) -> bool {
+    let kind = |(steps, m): (&[TestStep], &Mismatch)| std::mem::discriminant(&steps[m.at].op);
     kind(a) == kind(b)
 }
 
 /// Drops operations, half of the list at first and then ever fewer at a time, as long as
 /// `fails` confirms that the remaining list shows a difference. Stops after `limit`.
-pub fn shrink(steps: &[Step], limit: Duration, mut fails: impl FnMut(&[Step]) -> bool) -> Vec<Step> {
+pub fn shrink(
+    steps: &[TestStep],
+    limit: Duration,
+    mut fails: impl FnMut(&[TestStep]) -> bool,
+) -> Vec<TestStep> {
     let start = Instant::now();
     let mut best = steps.to_vec();
     let mut chunk = best.len() / 2;
@@ -41,13 +45,13 @@ pub fn shrink(steps: &[Step], limit: Duration, mut fails: impl FnMut(&[Step]) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::{Bits, Op, Who};
+    use crate::ops::{Bits, FileOp, Who};
 
     #[test]
     fn keeps_only_what_is_needed() {
-        let step = |mask| Step { who: Who::Root, op: Op::Umask { mask: Bits(mask) } };
-        let steps: Vec<Step> = (0..100).map(step).collect();
-        let needs = |steps: &[Step]| steps.contains(&step(17)) && steps.contains(&step(80));
+        let step = |mask| TestStep { who: Who::Root, op: FileOp::Umask { mask: Bits(mask) } };
+        let steps: Vec<TestStep> = (0..100).map(step).collect();
+        let needs = |steps: &[TestStep]| steps.contains(&step(17)) && steps.contains(&step(80));
         assert_eq!(shrink(&steps, Duration::from_secs(10), needs), [step(17), step(80)]);
     }
 }

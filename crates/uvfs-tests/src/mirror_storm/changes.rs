@@ -38,9 +38,9 @@ const NAMES: [&str; 10] = [
 
 /// How many of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Changes([u64; NAMES.len()]);
+pub struct MirrorChanges([u64; NAMES.len()]);
 
-impl Changes {
+impl MirrorChanges {
     pub(super) fn add(&mut self, kind: Kind) {
         self.0[kind as usize] += 1;
     }
@@ -57,21 +57,21 @@ impl Changes {
     }
 }
 
-impl AddAssign for Changes {
+impl AddAssign for MirrorChanges {
     fn add_assign(&mut self, other: Self) {
         self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
     }
 }
 
 /// The counts alone, as a process says them to another.
-impl fmt::Display for Changes {
+impl fmt::Display for MirrorChanges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counts: Vec<_> = self.0.iter().map(u64::to_string).collect();
         f.write_str(&counts.join(" "))
     }
 }
 
-impl FromStr for Changes {
+impl FromStr for MirrorChanges {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -87,17 +87,17 @@ mod tests {
 
     #[test]
     fn counts_are_read_as_they_were_said() {
-        let mut changes = Changes::default();
+        let mut changes = MirrorChanges::default();
         changes.add(Kind::Made);
         changes.add(Kind::Removed);
         changes += changes;
-        let said: Changes = changes.to_string().parse().expect("counts");
+        let said: MirrorChanges = changes.to_string().parse().expect("counts");
         assert_eq!((said, said.total()), (changes, 4));
         assert!(
             said.kinds().starts_with("2 made, ") && said.kinds().ends_with(", 2 removed"),
             "{}",
             said.kinds()
         );
-        assert!("1 2 3".parse::<Changes>().is_err());
+        assert!("1 2 3".parse::<MirrorChanges>().is_err());
     }
 }

@@ -8,7 +8,7 @@ use uvfs::{Counted, Vfs, VfsConfig};
 use uvfs_drivers::mirror::Mirror;
 use uvfs_fuse::Mounted;
 
-use super::{Plan, Report, Staleness, staleness, storm};
+use super::{MirrorStormPlan, MirrorStormReport, Staleness, staleness, storm};
 use crate::harness::{Mounter, Seed, Verdicts};
 
 /// Compare a mirror with its source, which others change all the time. Needs root.
@@ -70,7 +70,7 @@ pub fn run(args: &MirrorStormArgs, verdicts: &mut Verdicts) -> Result<()> {
     fill(&source, args.files)?;
     // The mount point must not lie in what is mirrored, but may lie beside it.
     let Some((mounted, coherence)) = mirror(&source, &mount, args, verdicts)? else { return Ok(()) };
-    let plan = Plan {
+    let plan = MirrorStormPlan {
         source: source.clone(),
         mount: mount.clone(),
         time: Duration::from_secs(args.seconds),
@@ -110,10 +110,10 @@ pub fn run(args: &MirrorStormArgs, verdicts: &mut Verdicts) -> Result<()> {
 }
 
 /// File system, coherence, changes, looks, wrong looks, and the milliseconds at the median, the 99th percentile and the maximum.
-fn row(name: &str, coherence: &str, report: &Report, stale: &Staleness) -> String {
+fn row(name: &str, coherence: &str, report: &MirrorStormReport, stale: &Staleness) -> String {
     let coherence = coherence.split(':').next().unwrap_or_default();
     let [median, most, all] = [50, 99, 100].map(|percent| stale.percentile(percent).as_secs_f64() * 1e3);
-    let Report { changes, looks, late, .. } = report;
+    let MirrorStormReport { changes, looks, late, .. } = report;
     let changes = changes.total();
     format!("| {name} | {coherence} | {changes} | {looks} | {late} | {median:.2} | {most:.2} | {all:.2} |")
 }

@@ -22,13 +22,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-pub use changes::Changes;
+pub use changes::MirrorChanges;
 pub use compare::differences;
 pub use staleness::{Staleness, staleness};
 
 /// The plan of a storm.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct MirrorStormPlan {
     /// The directory that is mirrored, and where.
     pub source: std::path::PathBuf,
     /// Where it is mounted.
@@ -51,11 +51,11 @@ pub struct Plan {
 
 /// The outcome of a storm.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Report {
+pub struct MirrorStormReport {
     /// Changes made in the source.
-    pub changes: Changes,
+    pub changes: MirrorChanges,
     /// Changes made through the mount.
-    pub own: Changes,
+    pub own: MirrorChanges,
     /// Comparisons.
     pub looks: u64,
     /// Those of them that found the mount wrong at the end of the pause.
@@ -110,13 +110,13 @@ impl Worker {
 ///
 /// # Errors
 /// The trees differ, or something failed.
-pub fn storm(plan: &Plan) -> Result<Report> {
+pub fn storm(plan: &MirrorStormPlan) -> Result<MirrorStormReport> {
     let mut workers = [
         Worker::start(&plan.source, plan.seed)?,
         Worker::start(&plan.source, plan.seed + 1)?,
         Worker::start(&plan.mount, plan.seed + 2)?,
     ];
-    let mut report = Report::default();
+    let mut report = MirrorStormReport::default();
     let end = Instant::now() + plan.time;
     while Instant::now() < end || report.looks == 0 || report.changes.total() < plan.changes {
         let order = match plan.overflow && report.looks % 2 == 0 {
@@ -147,7 +147,7 @@ struct Settled {
 }
 
 /// Waits until the mount shows the source.
-fn settle(plan: &Plan) -> Result<Settled> {
+fn settle(plan: &MirrorStormPlan) -> Result<Settled> {
     let begin = Instant::now();
     thread::sleep(plan.pause);
     let mut late = false;

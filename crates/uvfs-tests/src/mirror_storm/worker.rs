@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::changes::{Changes, Kind};
+use super::changes::{Kind, MirrorChanges};
 
 /// Names in a directory: few, so that the processes meet.
 const NAMES: usize = 10;
@@ -78,9 +78,9 @@ fn single(dir: &Path, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn work(dir: &Path, time: Duration, random: &mut fastrand::Rng) -> Changes {
+fn work(dir: &Path, time: Duration, random: &mut fastrand::Rng) -> MirrorChanges {
     let end = Instant::now() + time;
-    let mut changes = Changes::default();
+    let mut changes = MirrorChanges::default();
     while Instant::now() < end {
         // Many fail in one way or another: others have been here. That is part of it.
         if let Ok(kind) = change(dir, random) {
@@ -143,9 +143,9 @@ fn done(kind: Kind, outcome: io::Result<()>) -> io::Result<Kind> {
 }
 
 /// More names than there is room for events: each is its own, so that none are merged.
-fn burst(dir: &Path, count: u64, random: &mut fastrand::Rng) -> Changes {
+fn burst(dir: &Path, count: u64, random: &mut fastrand::Rng) -> MirrorChanges {
     let own = dir.join(format!("burst{}", random.u32(..1 << 20)));
-    let mut changes = Changes::default();
+    let mut changes = MirrorChanges::default();
     let mut note = |kind, outcome: io::Result<()>| {
         if outcome.is_ok() {
             changes.add(kind);

@@ -6,12 +6,12 @@ use rustix::io::Errno;
 use super::{
     Answer, Ino, Model, Outcome, READ, S_IFMT, S_ISGID, S_ISUID, S_ISVTX, S_IXGRP, Stop, WRITE, err,
 };
-use crate::ops::{Op, Target, TimeArg, Who, pattern};
+use crate::ops::{FileOp, TargetPath, TimeArg, Who, pattern};
 
 impl Model {
-    pub(super) fn set_attributes(&mut self, who: Who, op: &Op) -> Answer<()> {
+    pub(super) fn set_attributes(&mut self, who: Who, op: &FileOp) -> Answer<()> {
         match op {
-            Op::Chmod { target, mode } => {
+            FileOp::Chmod { target, mode } => {
                 let ino = self.target(who, target)?;
                 if !self.owns(who, ino) {
                     return err(Errno::PERM);
@@ -25,13 +25,13 @@ impl Model {
                 self.touch(ino, false);
                 Ok(())
             }
-            Op::Chown { target, uid, gid } => self.chown(who, target, *uid, *gid),
-            Op::Utimens { target, atime, mtime } => self.utimens(who, target, *atime, *mtime),
+            FileOp::Chown { target, uid, gid } => self.chown(who, target, *uid, *gid),
+            FileOp::Utimens { target, atime, mtime } => self.utimens(who, target, *atime, *mtime),
             _ => Err(Stop::Unspecified),
         }
     }
 
-    fn chown(&mut self, who: Who, target: &Target, uid: Option<u32>, gid: Option<u32>) -> Answer<()> {
+    fn chown(&mut self, who: Who, target: &TargetPath, uid: Option<u32>, gid: Option<u32>) -> Answer<()> {
         let ino = self.target(who, target)?;
         let node = self.node(ino);
         let owner = who.ids().0 == node.uid;
@@ -58,11 +58,11 @@ impl Model {
         Ok(())
     }
 
-    fn utimens(&mut self, who: Who, target: &Target, atime: TimeArg, mtime: TimeArg) -> Answer<()> {
-        if let Target::Slot(s) = target {
+    fn utimens(&mut self, who: Who, target: &TargetPath, atime: TimeArg, mtime: TimeArg) -> Answer<()> {
+        if let TargetPath::Slot(s) = target {
             self.open_file(*s)?;
         }
-        if let Target::Path { at, .. } = target {
+        if let TargetPath::Path { at, .. } = target {
             self.base(at)?;
         }
         if atime == TimeArg::Omit && mtime == TimeArg::Omit {
@@ -108,9 +108,9 @@ impl Model {
         }
     }
 
-    pub(super) fn xattr(&mut self, who: Who, op: &Op) -> Answer<Outcome> {
+    pub(super) fn xattr(&mut self, who: Who, op: &FileOp) -> Answer<Outcome> {
         match op {
-            Op::SetXattr { target, name, len, fill, flags } => {
+            FileOp::SetXattr { target, name, len, fill, flags } => {
                 let ino = self.xattr_target(who, target, Some(name))?;
                 self.may_xattr(who, ino, name, true)?;
                 let exists = self.node(ino).xattrs.contains_key(&name.0);
@@ -124,18 +124,18 @@ impl Model {
                 self.touch(ino, false);
                 Ok(Outcome::Done)
             }
-            Op::GetXattr { target, name } => {
+            FileOp::GetXattr { target, name } => {
                 let ino = self.xattr_target(who, target, Some(name))?;
                 self.may_xattr(who, ino, name, false)?;
                 Ok(Outcome::Data(self.node(ino).xattrs.get(&name.0).ok_or(Errno::NODATA)?.clone()))
             }
-            Op::ListXattr { target } => {
+            FileOp::ListXattr { target } => {
                 let ino = self.xattr_target(who, target, None)?;
                 let names = self.node(ino).xattrs.keys();
                 let seen = names.filter(|n| who == Who::Root || !n.starts_with(b"trusted."));
                 Ok(Outcome::Names(seen.map(|n| (n.clone(), 0)).collect()))
             }
-            Op::RemoveXattr { target, name } => {
+            FileOp::RemoveXattr { target, name } => {
                 let ino = self.xattr_target(who, target, Some(name))?;
                 self.may_xattr(who, ino, name, true)?;
                 if self.node_mut(ino).xattrs.remove(&name.0).is_none() {
@@ -149,8 +149,8 @@ impl Model {
     }
 
     /// The name is looked at before the path is.
-    fn xattr_target(&self, who: Who, target: &Target, name: Option<&[u8]>) -> Answer<Ino> {
-        if let Target::Slot(s) = target {
+    fn xattr_target(&self, who: Who, target: &TargetPath, name: Option<&[u8]>) -> Answer<Ino> {
+        if let TargetPath::Slot(s) = target {
             self.open_file(*s)?;
         }
         if name.is_some_and(|n| n.is_empty() || n.len() > 255) {

@@ -8,7 +8,7 @@ use crate::harness::Verdicts;
 use crate::inproc::{HABITS, InProcess, new_vfs};
 use crate::lockstep::hunt::{Hunt, HuntArgs};
 use crate::lockstep::{Pair, Watch, seeds};
-use crate::ops::Step;
+use crate::ops::TestStep;
 
 /// Run random operations on a uvfs tmpfs in this process and on a small reference file system, and compare every result.
 #[derive(clap::Args)]
@@ -32,7 +32,7 @@ pub fn run(args: &ModelArgs, verdicts: &mut Verdicts) -> Result<()> {
         let mix = Mix { holes: seed.is_multiple_of(2), ..Mix::IN_PROCESS };
         (mix, Watch { each_step: true, ticks: false, tree_every: 250, trace: false })
     };
-    let mut compare = |steps: &[Step], watch: Watch| {
+    let mut compare = |steps: &[TestStep], watch: Watch| {
         let vfs = new_vfs().context("cannot make a tmpfs")?;
         let mut pair = Pair { a: Box::new(InProcess::new(&vfs)), b: Box::new(Model::new(HABITS)) };
         pair.run(steps, watch)

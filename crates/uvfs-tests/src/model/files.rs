@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use super::{Answer, Ino, Kind, Model, Outcome, PAGE, S_IFMT, Stop, WRITE, err};
-use crate::ops::{At, Falloc, Op, Whence, Who, pattern};
+use crate::ops::{At, Falloc, FileOp, Whence, Who, pattern};
 
 const S_IFIFO: u32 = 0o010000;
 
@@ -67,14 +67,14 @@ impl Model {
         }
     }
 
-    pub(super) fn file(&mut self, who: Who, op: &Op) -> Answer<Outcome> {
+    pub(super) fn file(&mut self, who: Who, op: &FileOp) -> Answer<Outcome> {
         match op {
-            Op::Close { slot } => {
+            FileOp::Close { slot } => {
                 self.open_file(*slot)?;
                 self.slots[*slot] = None;
                 Ok(Outcome::Done)
             }
-            Op::Read { slot, len } => {
+            FileOp::Read { slot, len } => {
                 let pos = self.open_file(*slot)?.pos;
                 let data = self.read(*slot, pos, *len)?;
                 if let Some(open) = &mut self.slots[*slot] {
@@ -82,14 +82,14 @@ impl Model {
                 }
                 Ok(Outcome::Data(data))
             }
-            Op::Pread { slot, off, len } => {
+            FileOp::Pread { slot, off, len } => {
                 self.open_file(*slot)?;
                 if *off > i64::MAX as u64 {
                     return err(Errno::INVAL);
                 }
                 Ok(Outcome::Data(self.read(*slot, *off, *len)?))
             }
-            Op::Write { slot, len, fill } => {
+            FileOp::Write { slot, len, fill } => {
                 let pos = self.open_file(*slot)?.pos;
                 let end = self.write(who, *slot, pos, &pattern(*fill, *len))?;
                 if let Some(open) = &mut self.slots[*slot] {
@@ -97,13 +97,13 @@ impl Model {
                 }
                 Ok(Outcome::Number(*len as u64))
             }
-            Op::Pwrite { slot, off, len, fill } => {
+            FileOp::Pwrite { slot, off, len, fill } => {
                 self.write(who, *slot, *off, &pattern(*fill, *len))?;
                 Ok(Outcome::Number(*len as u64))
             }
-            Op::Seek { slot, whence, off } => self.seek(*slot, *whence, *off).map(Outcome::Number),
-            Op::Truncate { path, len } => self.truncate(who, path, *len),
-            Op::Ftruncate { slot, len } => {
+            FileOp::Seek { slot, whence, off } => self.seek(*slot, *whence, *off).map(Outcome::Number),
+            FileOp::Truncate { path, len } => self.truncate(who, path, *len),
+            FileOp::Ftruncate { slot, len } => {
                 let open = self.open_file(*slot)?;
                 if !self.node(open.ino).is_file() || !open.write {
                     return err(Errno::INVAL);
@@ -111,8 +111,8 @@ impl Model {
                 self.set_size(self.writer(who, *slot), open.ino, *len, true);
                 Ok(Outcome::Done)
             }
-            Op::Fallocate { slot, how, off, len } => self.fallocate(who, *slot, *how, (*off, *len)),
-            Op::Fsync { slot } => self.open_file(*slot).map(|_| Outcome::Done),
+            FileOp::Fallocate { slot, how, off, len } => self.fallocate(who, *slot, *how, (*off, *len)),
+            FileOp::Fsync { slot } => self.open_file(*slot).map(|_| Outcome::Done),
             _ => Err(Stop::Unspecified),
         }
     }

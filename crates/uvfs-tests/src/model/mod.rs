@@ -14,9 +14,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rustix::io::Errno;
 
-use crate::ops::{At, Base, Op, SLOTS, Step, Target, Who};
+use crate::ops::{At, Base, FileOp, SLOTS, TargetPath, TestStep, Who};
 use crate::view::{
-    CONTENT_LIMIT, Entry, Outcome, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Side, Time, Tree, View, content_digest,
+    CONTENT_LIMIT, Outcome, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, SeenTime, Side, TreeView, UserView, ViewEntry,
+    content_digest,
 };
 
 type Ino = u64;
@@ -66,8 +67,8 @@ struct Node {
     uid: u32,
     gid: u32,
     rdev: u64,
-    mtime: Time,
-    ctime: Time,
+    mtime: SeenTime,
+    ctime: SeenTime,
     kind: Kind,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
@@ -145,7 +146,7 @@ impl Model {
     }
 
     /// Far in the future, so that it is never mistaken for a time that an operation sets.
-    fn now(&self) -> Time {
+    fn now(&self) -> SeenTime {
         (self.clock, 0)
     }
 
@@ -192,14 +193,14 @@ impl Model {
     }
 
     /// The object of an attribute operation.
-    fn target(&self, who: Who, target: &Target) -> Answer<Ino> {
+    fn target(&self, who: Who, target: &TargetPath) -> Answer<Ino> {
         match target {
-            Target::Path { at, follow } => self.resolve(who, at, *follow),
-            Target::Slot(s) => Ok(self.open_file(*s)?.ino),
+            TargetPath::Path { at, follow } => self.resolve(who, at, *follow),
+            TargetPath::Slot(s) => Ok(self.open_file(*s)?.ino),
         }
     }
 
-    fn view(&self, ino: Ino) -> View {
+    fn view(&self, ino: Ino) -> UserView {
         let n = self.node(ino);
         let size = match &n.kind {
             Kind::File { size, .. } => *size,
@@ -207,30 +208,30 @@ impl Model {
             _ => 0,
         };
         let (mode, nlink, uid, gid, rdev) = (n.mode, n.nlink, n.uid, n.gid, n.rdev);
-        View { ino, mode, nlink, uid, gid, rdev, size, mtime: n.mtime, ctime: n.ctime }
+        UserView { ino, mode, nlink, uid, gid, rdev, size, mtime: n.mtime, ctime: n.ctime }
     }
 
-    fn run(&mut self, who: Who, op: &Op) -> Answer<Outcome> {
+    fn run(&mut self, who: Who, op: &FileOp) -> Answer<Outcome> {
         match op {
-            Op::Open { .. }
-            | Op::Mkdir { .. }
-            | Op::Mknod { .. }
-            | Op::Symlink { .. }
-            | Op::Link { .. }
-            | Op::Unlink { .. }
-            | Op::Rmdir { .. }
-            | Op::Rename { .. } => self.change_names(who, op).map(|()| Outcome::Done),
-            Op::Readlink { at } => match &self.node(self.resolve(who, at, false)?).kind {
+            FileOp::Open { .. }
+            | FileOp::Mkdir { .. }
+            | FileOp::Mknod { .. }
+            | FileOp::Symlink { .. }
+            | FileOp::Link { .. }
+            | FileOp::Unlink { .. }
+            | FileOp::Rmdir { .. }
+            | FileOp::Rename { .. } => self.change_names(who, op).map(|()| Outcome::Done),
+            FileOp::Readlink { at } => match &self.node(self.resolve(who, at, false)?).kind {
                 Kind::Link(target) => Ok(Outcome::Data(target.clone())),
                 _ => err(Errno::INVAL),
             },
-            Op::Access { at, access } => {
+            FileOp::Access { at, access } => {
                 let ino = self.resolve(who, at, true)?;
                 self.need(who, ino, access.bits())?;
                 Ok(Outcome::Done)
             }
-            Op::Readdir { at } => self.readdir(who, at),
-            Op::Chdir { path } => {
+            FileOp::Readdir { at } => self.readdir(who, at),
+            FileOp::Chdir { path } => {
                 let ino = self.resolve(who, &At::cwd(path), true)?;
                 if !self.node(ino).is_dir() {
                     return err(Errno::NOTDIR);
@@ -239,17 +240,18 @@ impl Model {
                 self.cwd = ino;
                 Ok(Outcome::Done)
             }
-            Op::Umask { mask } => {
+            FileOp::Umask { mask } => {
                 self.umask = mask.0;
                 Ok(Outcome::Done)
             }
-            Op::Stat { target } => Ok(Outcome::Node(self.view(self.target(who, target)?))),
-            Op::Chmod { .. } | Op::Chown { .. } | Op::Utimens { .. } => {
+            FileOp::Stat { target } => Ok(Outcome::Node(self.view(self.target(who, target)?))),
+            FileOp::Chmod { .. } | FileOp::Chown { .. } | FileOp::Utimens { .. } => {
                 self.set_attributes(who, op).map(|()| Outcome::Done)
             }
-            Op::SetXattr { .. } | Op::GetXattr { .. } | Op::ListXattr { .. } | Op::RemoveXattr { .. } => {
-                self.xattr(who, op)
-            }
+            FileOp::SetXattr { .. }
+            | FileOp::GetXattr { .. }
+            | FileOp::ListXattr { .. }
+            | FileOp::RemoveXattr { .. } => self.xattr(who, op),
             _ => self.file(who, op),
         }
     }
@@ -270,7 +272,7 @@ impl Model {
         Ok(Outcome::Names(names))
     }
 
-    fn add_to_tree(&self, ino: Ino, path: Vec<u8>, tree: &mut Tree, seen: &mut BTreeMap<Ino, Vec<u8>>) {
+    fn add_to_tree(&self, ino: Ino, path: Vec<u8>, tree: &mut TreeView, seen: &mut BTreeMap<Ino, Vec<u8>>) {
         let node = self.node(ino);
         let content = match &node.kind {
             Kind::Link(target) => target.clone(),
@@ -280,7 +282,7 @@ impl Model {
         let alias = seen.entry(ino).or_insert_with(|| path.clone()).clone();
         // The walk of a host directory cannot read the attributes of links and special files.
         let xattrs = if node.is_dir() || node.is_file() { node.xattrs.clone() } else { BTreeMap::new() };
-        tree.insert(path.clone(), Entry { view: self.view(ino), alias, content, xattrs });
+        tree.insert(path.clone(), ViewEntry { view: self.view(ino), alias, content, xattrs });
         if let Kind::Dir { entries, .. } = &node.kind {
             for (name, child) in entries {
                 let below = if path.is_empty() { name.clone() } else { [&path[..], b"/", name].concat() };
@@ -291,7 +293,7 @@ impl Model {
 }
 
 impl Side for Model {
-    fn apply(&mut self, step: &Step) -> Outcome {
+    fn apply(&mut self, step: &TestStep) -> Outcome {
         self.clock += 1;
         match self.run(step.who, &step.op) {
             Ok(outcome) => outcome,
@@ -301,12 +303,12 @@ impl Side for Model {
         }
     }
 
-    fn look(&mut self, target: &Target) -> Option<View> {
+    fn look(&mut self, target: &TargetPath) -> Option<UserView> {
         self.target(Who::Root, target).ok().map(|ino| self.view(ino))
     }
 
-    fn tree(&mut self) -> Result<Tree, Errno> {
-        let mut tree = Tree::new();
+    fn tree(&mut self) -> Result<TreeView, Errno> {
+        let mut tree = TreeView::new();
         self.add_to_tree(ROOT, Vec::new(), &mut tree, &mut BTreeMap::from([(ROOT, Vec::new())]));
         Ok(tree)
     }

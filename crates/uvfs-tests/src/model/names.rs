@@ -10,12 +10,12 @@ use super::{
     Answer, Ino, Kind, Model, Open, READ, ROOT, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID, S_ISVTX,
     S_IXGRP, Stop, WRITE, err,
 };
-use crate::ops::{At, Op, Who};
+use crate::ops::{At, FileOp, Who};
 
 impl Model {
-    pub(super) fn change_names(&mut self, who: Who, op: &Op) -> Answer<()> {
+    pub(super) fn change_names(&mut self, who: Who, op: &FileOp) -> Answer<()> {
         match op {
-            Op::Open { slot, at, flags, mode } => {
+            FileOp::Open { slot, at, flags, mode } => {
                 let ino = self.open(who, at, *flags, mode.0)?;
                 let access = *flags & OFlags::ACCMODE;
                 let open = Open {
@@ -29,14 +29,14 @@ impl Model {
                 self.slots[*slot] = Some(open);
                 Ok(())
             }
-            Op::Mkdir { at, mode } => {
+            FileOp::Mkdir { at, mode } => {
                 let last = self.vacant(who, at, true)?;
                 self.may_create(who, last.dir)?;
                 self.make(who, &last, S_IFDIR | (mode.0 & 0o1777), 0, &[]);
                 Ok(())
             }
-            Op::Mknod { at, mode, rdev } => self.mknod(who, at, mode.0, *rdev),
-            Op::Symlink { target, at } => {
+            FileOp::Mknod { at, mode, rdev } => self.mknod(who, at, mode.0, *rdev),
+            FileOp::Symlink { target, at } => {
                 self.base(at)?;
                 match target.len() {
                     0 => return err(Errno::NOENT),
@@ -48,10 +48,10 @@ impl Model {
                 self.make(who, &last, S_IFLNK | 0o777, 0, target);
                 Ok(())
             }
-            Op::Link { old, new, follow } => self.link(who, old, new, *follow),
-            Op::Unlink { at } => self.unlink(who, at),
-            Op::Rmdir { at } => self.rmdir(who, at),
-            Op::Rename { old, new, flags } => self.rename(who, old, new, *flags),
+            FileOp::Link { old, new, follow } => self.link(who, old, new, *follow),
+            FileOp::Unlink { at } => self.unlink(who, at),
+            FileOp::Rmdir { at } => self.rmdir(who, at),
+            FileOp::Rename { old, new, flags } => self.rename(who, old, new, *flags),
             _ => Err(Stop::Unspecified),
         }
     }

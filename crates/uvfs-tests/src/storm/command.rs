@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::{Plan, storm};
+use super::{StormPlan, storm};
 use crate::harness::Verdicts;
 use crate::inproc::new_vfs;
 
@@ -31,7 +31,8 @@ pub struct StormArgs {
 /// The first wrong answer.
 pub fn run(args: &StormArgs, verdicts: &mut Verdicts) -> Result<()> {
     let vfs = new_vfs().context("cannot make a tmpfs")?;
-    let plan = Plan { time: Duration::from_secs(args.seconds), readers: args.readers, crowd: args.crowd };
+    let plan =
+        StormPlan { time: Duration::from_secs(args.seconds), readers: args.readers, crowd: args.crowd };
     let report = storm(&vfs, plan)?;
     println!("{report:?}\nways off the lock-free walk: {:?}", uvfs::counters().bails());
     verdicts.pass(format_args!("storm: {} s", args.seconds));

@@ -2,7 +2,7 @@
 //!
 //! Nothing is locked around the calls. Instead every name keeps a promise ([`promise`]): some always
 //! exist, some never do, some lead to files that only grow younger. Attributes that are set
-//! together repeat the same value ([`Token`]), so a torn copy is noticed. Writers
+//! together repeat the same value ([`PromiseToken`]), so a torn copy is noticed. Writers
 //! ([`writers`]) keep the promises if each operation is atomic. Readers ([`readers`]) stop the storm at the
 //! first broken promise.
 
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use uvfs::{Attr, Cred, SetAttr, SetTime, Time, Vfs, mode};
 
-pub use promise::Token;
+pub use promise::PromiseToken;
 
 /// The state that threads share besides the file system.
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ impl Shared {
 
 /// The results of a storm.
 #[derive(Clone, Copy, Debug)]
-pub struct Report {
+pub struct StormReport {
     /// stat calls.
     pub stats: u64,
     /// Those that found something.
@@ -73,7 +73,7 @@ pub struct Report {
 
 /// The parameters of a storm.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct StormPlan {
     /// Length of the storm.
     pub time: Duration,
     /// Threads that stat.
@@ -88,14 +88,14 @@ fn root() -> Cred {
 }
 
 /// Makes a file that carries `token` in all attributes, under a path that no reader knows.
-fn make_file(vfs: &Vfs, path: &[u8], token: Token) -> Result<(), uvfs::Errno> {
+fn make_file(vfs: &Vfs, path: &[u8], token: PromiseToken) -> Result<(), uvfs::Errno> {
     let context = vfs.context(root());
     context.mknod(path, mode::S_IFREG | 0o644, 0)?;
     stamp(vfs, path, token)
 }
 
 /// Sets all attributes that carry the token in one call.
-fn stamp(vfs: &Vfs, path: &[u8], token: Token) -> Result<(), uvfs::Errno> {
+fn stamp(vfs: &Vfs, path: &[u8], token: PromiseToken) -> Result<(), uvfs::Errno> {
     let inode = vfs.context(root()).resolve(path)?;
     let time = SetTime::At(Time::new(token.seconds(), token.nanoseconds()));
     let set = SetAttr {
@@ -132,7 +132,7 @@ fn prepare(vfs: &Vfs) -> Result<(), uvfs::Errno> {
 }
 
 /// Storms over `vfs`, which must be new and empty.
-pub fn storm(vfs: &Vfs, plan: Plan) -> Result<Report> {
+pub fn storm(vfs: &Vfs, plan: StormPlan) -> Result<StormReport> {
     prepare(vfs).context("preparing the tree")?;
     let shared = Shared::default();
     let end = Instant::now() + plan.time;
@@ -154,7 +154,7 @@ pub fn storm(vfs: &Vfs, plan: Plan) -> Result<Report> {
     if let Some(why) = shared.broken.lock().take() {
         bail!("{why}");
     }
-    Ok(Report {
+    Ok(StormReport {
         stats: shared.stats.load(SeqCst),
         found: shared.found.load(SeqCst),
         absent: shared.absent.load(SeqCst),
@@ -173,8 +173,8 @@ fn guard(shared: &Shared, work: impl FnOnce() -> Result<(), String>) {
 }
 
 /// The attributes that carry a token.
-fn seen(attr: &Attr) -> promise::Seen {
-    promise::Seen {
+fn seen(attr: &Attr) -> promise::TokenSeen {
+    promise::TokenSeen {
         uid: attr.uid,
         gid: attr.gid,
         size: attr.size,
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn a_short_storm_breaks_no_promise() {
         let vfs = new_vfs().unwrap();
-        let plan = Plan { time: Duration::from_secs(3), readers: 2, crowd: 20_000 };
+        let plan = StormPlan { time: Duration::from_secs(3), readers: 2, crowd: 20_000 };
         let report = storm(&vfs, plan).unwrap();
         assert!(
             report.found > 0 && report.absent > 0 && report.denied > 0 && report.changes > 0,

@@ -7,26 +7,26 @@ use uvfs::Errno;
 
 /// A number that attributes carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Token(pub u32);
+pub struct PromiseToken(pub u32);
 
 /// The first file behind `/always`.
-pub const ALWAYS: Token = Token(1 << 24);
+pub const ALWAYS: PromiseToken = PromiseToken(1 << 24);
 /// One of the two that are exchanged.
-pub const SWAP_A: Token = Token(11);
+pub const SWAP_A: PromiseToken = PromiseToken(11);
 /// The other.
-pub const SWAP_B: Token = Token(12);
+pub const SWAP_B: PromiseToken = PromiseToken(12);
 /// The first stamp of `/restamped`.
-pub const RESTAMPED: Token = Token(2 << 24);
+pub const RESTAMPED: PromiseToken = PromiseToken(2 << 24);
 /// The file behind the directory whose permissions change.
-pub const INSIDE: Token = Token(13);
+pub const INSIDE: PromiseToken = PromiseToken(13);
 /// The file in one of the directories that are exchanged.
-pub const LEFT: Token = Token(14);
+pub const LEFT: PromiseToken = PromiseToken(14);
 /// See `LEFT`.
-pub const RIGHT: Token = Token(15);
+pub const RIGHT: PromiseToken = PromiseToken(15);
 /// Names that come and go.
 pub const GHOSTS: usize = 4;
 
-impl Token {
+impl PromiseToken {
     /// Owner.
     pub fn uid(self) -> u32 {
         self.0
@@ -49,13 +49,13 @@ impl Token {
     }
     /// The token of a ghost: its name, and its serial number under that name.
     pub fn ghost(name: usize, serial: u32) -> Self {
-        Token((name as u32 + 3) << 24 | (serial & 0xff_ffff))
+        PromiseToken((name as u32 + 3) << 24 | (serial & 0xff_ffff))
     }
 }
 
 /// The attributes of a stat that carry tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct TokenSeen {
     /// Owner.
     pub uid: u32,
     /// Group.
@@ -68,15 +68,15 @@ pub struct Seen {
     pub dir: bool,
 }
 
-impl Seen {
+impl TokenSeen {
     /// The token, if owner and group agree on it.
-    pub fn owner_token(&self) -> Result<Token, String> {
-        let token = Token(self.uid);
+    pub fn owner_token(&self) -> Result<PromiseToken, String> {
+        let token = PromiseToken(self.uid);
         if token.gid() == self.gid && !self.dir { Ok(token) } else { Err(format!("torn: {self:?}")) }
     }
 
     /// The token, if all attributes agree on it.
-    pub fn token(&self) -> Result<Token, String> {
+    pub fn token(&self) -> Result<PromiseToken, String> {
         let token = self.owner_token()?;
         if self.size == token.size() && self.mtime == (token.seconds(), token.nanoseconds()) {
             Ok(token)
@@ -90,12 +90,12 @@ impl Seen {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Growing {
     floor: u32,
-    last: Option<Token>,
+    last: Option<PromiseToken>,
 }
 
 impl Growing {
     /// The name led to `token`.
-    pub fn saw(&mut self, token: Token) -> Result<(), String> {
+    pub fn saw(&mut self, token: PromiseToken) -> Result<(), String> {
         if token.0 < self.floor {
             return Err(format!("{token:?} came back: at least {} was expected", self.floor));
         }
@@ -113,13 +113,13 @@ impl Growing {
 }
 
 /// The name must exist and carry one of these tokens.
-pub fn one_of(answer: Result<Seen, Errno>, tokens: &[Token]) -> Result<(), String> {
+pub fn one_of(answer: Result<TokenSeen, Errno>, tokens: &[PromiseToken]) -> Result<(), String> {
     let token = answer.map_err(|e| format!("{e:?}, but the name always exists"))?.token()?;
     if tokens.contains(&token) { Ok(()) } else { Err(format!("{token:?} is none of {tokens:?}")) }
 }
 
 /// The name must not exist.
-pub fn never(answer: Result<Seen, Errno>) -> Result<(), String> {
+pub fn never(answer: Result<TokenSeen, Errno>) -> Result<(), String> {
     match answer {
         Err(Errno::NOENT) => Ok(()),
         other => Err(format!("{other:?}, but the name never existed")),
@@ -130,8 +130,14 @@ pub fn never(answer: Result<Seen, Errno>) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn seen(t: Token) -> Seen {
-        Seen { uid: t.uid(), gid: t.gid(), size: t.size(), mtime: (t.seconds(), t.nanoseconds()), dir: false }
+    fn seen(t: PromiseToken) -> TokenSeen {
+        TokenSeen {
+            uid: t.uid(),
+            gid: t.gid(),
+            size: t.size(),
+            mtime: (t.seconds(), t.nanoseconds()),
+            dir: false,
+        }
     }
 
     #[test]
@@ -139,12 +145,12 @@ mod tests {
         let (a, b) = (seen(SWAP_A), seen(SWAP_B));
         assert_eq!(a.token(), Ok(SWAP_A));
         for torn in [
-            Seen { uid: b.uid, ..a },
-            Seen { gid: b.gid, ..a },
-            Seen { size: b.size, ..a },
-            Seen { mtime: (b.mtime.0, a.mtime.1), ..a },
-            Seen { mtime: (a.mtime.0, b.mtime.1), ..a },
-            Seen { dir: true, ..a },
+            TokenSeen { uid: b.uid, ..a },
+            TokenSeen { gid: b.gid, ..a },
+            TokenSeen { size: b.size, ..a },
+            TokenSeen { mtime: (b.mtime.0, a.mtime.1), ..a },
+            TokenSeen { mtime: (a.mtime.0, b.mtime.1), ..a },
+            TokenSeen { dir: true, ..a },
         ] {
             assert!(torn.token().is_err(), "{torn:?}");
         }
@@ -154,13 +160,13 @@ mod tests {
     fn old_files_must_not_come_back() {
         let mut growing = Growing::default();
         growing.absent();
-        growing.saw(Token(5)).unwrap();
-        growing.saw(Token(5)).unwrap();
+        growing.saw(PromiseToken(5)).unwrap();
+        growing.saw(PromiseToken(5)).unwrap();
         growing.absent();
         growing.absent();
-        assert!(growing.clone().saw(Token(5)).is_err(), "after it was gone");
-        growing.saw(Token(6)).unwrap();
-        assert!(growing.saw(Token(4)).is_err(), "after a younger one");
+        assert!(growing.clone().saw(PromiseToken(5)).is_err(), "after it was gone");
+        growing.saw(PromiseToken(6)).unwrap();
+        assert!(growing.saw(PromiseToken(4)).is_err(), "after a younger one");
     }
 
     #[test]

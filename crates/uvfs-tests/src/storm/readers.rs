@@ -6,7 +6,8 @@ use fastrand::Rng;
 use uvfs::{Attr, Context, Cred, Errno, Found, InodeId, Vfs};
 
 use super::promise::{
-    ALWAYS, GHOSTS, Growing, INSIDE, LEFT, RESTAMPED, RIGHT, SWAP_A, SWAP_B, Seen, Token, never, one_of,
+    ALWAYS, GHOSTS, Growing, INSIDE, LEFT, PromiseToken, RESTAMPED, RIGHT, SWAP_A, SWAP_B, TokenSeen, never,
+    one_of,
 };
 use super::{Shared, root, seen};
 
@@ -60,7 +61,7 @@ struct Count {
 }
 
 impl Count {
-    fn add(&mut self, answer: &Result<Seen, Errno>) {
+    fn add(&mut self, answer: &Result<TokenSeen, Errno>) {
         match answer {
             Ok(_) => self.found += 1,
             Err(Errno::ACCESS) => self.denied += 1,
@@ -70,7 +71,7 @@ impl Count {
 }
 
 impl Reader<'_> {
-    fn stat(&mut self, path: &[u8], count: &mut Count) -> Result<Seen, Errno> {
+    fn stat(&mut self, path: &[u8], count: &mut Count) -> Result<TokenSeen, Errno> {
         let answer = self.root.stat(path).map(|a| seen(&a));
         count.add(&answer);
         answer
@@ -109,7 +110,7 @@ impl Reader<'_> {
 
     fn restamped(&mut self, count: &mut Count) -> Result<(), String> {
         let token = self.stat(b"/restamped", count).map_err(|e| format!("/restamped: {e:?}"))?.token()?;
-        if token < RESTAMPED || token >= Token::ghost(0, 0) {
+        if token < RESTAMPED || token >= PromiseToken::ghost(0, 0) {
             return Err(format!("/restamped led to {token:?}"));
         }
         self.restamped.saw(token)
@@ -179,7 +180,7 @@ impl Reader<'_> {
         }
     }
 
-    fn remember(&mut self, id: InodeId, token: Token) {
+    fn remember(&mut self, id: InodeId, token: PromiseToken) {
         if self.ids.len() < REMEMBERED {
             self.ids.push((id, token.0));
         } else {
@@ -214,7 +215,7 @@ impl Reader<'_> {
         let (gone, making) = (marks.gone.load(SeqCst), marks.making.load(SeqCst));
         if let Ok(found) = &answer {
             let token = found.owner_token()?;
-            if token != Token(i + 1) {
+            if token != PromiseToken(i + 1) {
                 return Err(format!("member {i} of the crowd led to {token:?}"));
             }
         }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use uvfs::{Cred, Errno, Found, RenameFlags, Vfs, mode};
 
-use super::promise::{ALWAYS, GHOSTS, RESTAMPED, Token};
+use super::promise::{ALWAYS, GHOSTS, PromiseToken, RESTAMPED};
 use super::{Shared, make_file, root, stamp};
 
 /// An operation without competitors must succeed.
@@ -21,12 +21,12 @@ pub fn storm(vfs: &Vfs, shared: &Shared) -> Result<(), String> {
             break;
         }
         // Replaces the file that always exists.
-        must("make", make_file(vfs, b"/incoming", Token(ALWAYS.0 + serial)))?;
+        must("make", make_file(vfs, b"/incoming", PromiseToken(ALWAYS.0 + serial)))?;
         must("replace", context.rename(b"/incoming", b"/always", RenameFlags::empty()))?;
         for (a, b) in [(&b"/swap-a"[..], &b"/swap-b"[..]), (b"/left", b"/right")] {
             must("exchange", context.rename(a, b, RenameFlags::EXCHANGE))?;
         }
-        must("stamp", stamp(vfs, b"/restamped", Token(RESTAMPED.0 + serial)))?;
+        must("stamp", stamp(vfs, b"/restamped", PromiseToken(RESTAMPED.0 + serial)))?;
         must("chmod", context.chmod(b"/gate", if serial % 2 == 0 { 0o755 } else { 0o700 }))?;
         let aim: &[u8] = if serial % 2 == 0 { b"swap-a" } else { b"left/file" };
         must("symlink", context.symlink(aim, b"/next-link"))?;
@@ -41,7 +41,7 @@ pub fn storm(vfs: &Vfs, shared: &Shared) -> Result<(), String> {
 }
 
 /// Makes the file of a token by its owner, so that it appears with owner and group at once.
-fn appear(vfs: &Vfs, path: &[u8], token: Token) -> Result<(), Errno> {
+fn appear(vfs: &Vfs, path: &[u8], token: PromiseToken) -> Result<(), Errno> {
     let owner = Cred { uid: token.uid(), gid: token.gid(), groups: [].into() };
     vfs.context(owner).mknod(path, mode::S_IFREG | 0o600, 0)
 }
@@ -51,7 +51,7 @@ fn ghost(vfs: &Vfs, name: usize, serial: u32) -> Result<(), String> {
     let context = vfs.context(root());
     let path = format!("/ghost-{name}");
     let path = path.as_bytes();
-    must("ghost appears", appear(vfs, path, Token::ghost(name, serial)))?;
+    must("ghost appears", appear(vfs, path, PromiseToken::ghost(name, serial)))?;
     if name % 2 == 1 {
         let away = format!("/gate/away-{name}");
         must("ghost moves", context.rename(path, away.as_bytes(), RenameFlags::NOREPLACE))?;
@@ -69,7 +69,7 @@ fn room(vfs: &Vfs, serial: u32) -> Result<(), String> {
         Err(Errno::EXIST) => {}
         Err(e) => return Err(format!("mkdir room: {e:?}")),
     }
-    must("make in room", appear(vfs, b"/room/in", Token::ghost(GHOSTS, serial)))?;
+    must("make in room", appear(vfs, b"/room/in", PromiseToken::ghost(GHOSTS, serial)))?;
     must("remove in room", context.unlink(b"/room/in"))?;
     match context.rmdir(b"/room") {
         // The intruder's file may be in there.
@@ -109,7 +109,7 @@ pub fn crowd(vfs: &Vfs, shared: &Shared, size: u32) -> Result<(), String> {
                 return Ok(());
             }
             state.making.store(i + 1, SeqCst);
-            must("crowd appears", appear(vfs, &path(i), Token(i + 1)))?;
+            must("crowd appears", appear(vfs, &path(i), PromiseToken(i + 1)))?;
             state.made.store(i + 1, SeqCst);
         }
         for i in 0..size {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::{Plan, Report};
+use super::{WalksPlan, WalksReport};
 use crate::harness::{Mounter, Verdicts, uvfs_command};
 
 /// Walk a tree of two million files through a mount with little memory. Needs /dev/fuse.
@@ -45,7 +45,7 @@ pub fn run(args: WalksArgs, verdicts: &mut Verdicts) -> Result<()> {
     if verdicts.cannot_mount(Mounter::Anybody) {
         return Ok(());
     }
-    let plan = Plan {
+    let plan = WalksPlan {
         uvfs: uvfs_command(args.uvfs.as_ref())?,
         spec: args.spec,
         memory: args.memory,
@@ -61,8 +61,8 @@ pub fn run(args: WalksArgs, verdicts: &mut Verdicts) -> Result<()> {
     Ok(())
 }
 
-fn say(report: &Report) {
-    let Report { seen, lowered, took, .. } = report;
+fn say(report: &WalksReport) {
+    let WalksReport { seen, lowered, took, .. } = report;
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     println!("walked in {:.1} s; {}", took.as_secs_f64(), seen.last);
     println!(

@@ -19,13 +19,13 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use server::Server;
-use watch::Seen;
+use watch::WatchSeen;
 
 /// Least limit that a mount accepts.
 const LEAST: u64 = 4 << 20;
 
 /// The parameters of a run.
-pub struct Plan {
+pub struct WalksPlan {
     /// The command.
     pub uvfs: PathBuf,
     /// The tree, as `generated:` takes it.
@@ -43,9 +43,9 @@ pub struct Plan {
 }
 
 /// The results of a run.
-pub struct Report {
+pub struct WalksReport {
     /// Observations of the server during the walks.
-    pub seen: Seen,
+    pub seen: WatchSeen,
     /// The inodes and bytes that the kernel held at the end, and after the limit was lowered to a quarter (4 MiB at least).
     pub lowered: Lowered,
     /// How long the walks took.
@@ -68,13 +68,13 @@ pub struct Lowered {
 ///
 /// # Errors
 /// If the tree cannot be mounted, watched or walked.
-pub fn run(plan: &Plan) -> Result<Report> {
+pub fn run(plan: &WalksPlan) -> Result<WalksReport> {
     let tree = walker::tree(&plan.spec)?;
     let server = Server::start(plan)?;
     let held = hold_open(&server, &tree, plan.open)?;
     let began = Instant::now();
     let mut walkers = (0..plan.walkers).map(|_| start_walker(&server, plan)).collect::<Result<Vec<_>>>()?;
-    let mut seen = Seen::default();
+    let mut seen = WatchSeen::default();
     let mut right = true;
     let mut told = Instant::now();
     while !walkers.is_empty() {
@@ -98,10 +98,10 @@ pub fn run(plan: &Plan) -> Result<Report> {
     drop(held);
     let lowered = lower(&server, &mut seen)?;
     server.end()?;
-    Ok(Report { seen, lowered, took, right })
+    Ok(WalksReport { seen, lowered, took, right })
 }
 
-fn start_walker(server: &Server, plan: &Plan) -> Result<Child> {
+fn start_walker(server: &Server, plan: &WalksPlan) -> Result<Child> {
     let me = std::env::current_exe().context("this program")?;
     let mut command = Command::new(me);
     command.args(["walks-walker", "--spec", &plan.spec, "--rounds", &plan.rounds.to_string()]);
@@ -109,7 +109,7 @@ fn start_walker(server: &Server, plan: &Plan) -> Result<Child> {
 }
 
 /// The first files of the first directory, open; and their numbers.
-fn hold_open(server: &Server, tree: &walker::Tree, files: usize) -> Result<Vec<(std::fs::File, u64)>> {
+fn hold_open(server: &Server, tree: &walker::WalkedTree, files: usize) -> Result<Vec<(std::fs::File, u64)>> {
     let limit = getrlimit(Resource::Nofile);
     let wanted =
         limit.maximum.unwrap_or(u64::MAX).min(files as u64 + 100).max(limit.current.unwrap_or(u64::MAX));
@@ -128,7 +128,7 @@ fn hold_open(server: &Server, tree: &walker::Tree, files: usize) -> Result<Vec<(
 }
 
 /// Lowers the limit to a quarter, and waits until it is reached, or for a minute.
-fn lower(server: &Server, seen: &mut Seen) -> Result<Lowered> {
+fn lower(server: &Server, seen: &mut WatchSeen) -> Result<Lowered> {
     let before = seen.look(server)?;
     let goal = (before.limit / 4).max(LEAST);
     let began = Instant::now();
@@ -142,13 +142,13 @@ fn lower(server: &Server, seen: &mut Seen) -> Result<Lowered> {
     Ok(Lowered { inodes: (before.inodes, after.inodes), bytes: (before.bytes, after.bytes), took })
 }
 
-impl Report {
+impl WalksReport {
     /// Whether the limit was kept, as the program's help defines it.
     ///
     /// # Errors
     /// The first violation.
     pub fn verdict(&self) -> Result<()> {
-        let Seen { last, over, .. } = &self.seen;
+        let WatchSeen { last, over, .. } = &self.seen;
         ensure!(self.right, "a walk was not right");
         ensure!(last.refused == 0, "{} requests were refused for want of memory", last.refused);
         ensure!(*over <= last.limit / 20, "{over} bytes above the limit");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::Plan;
+use super::WalksPlan;
 use crate::process::{end_of, until_mounted};
 
 /// How long a mount may take to be there, and to go.
@@ -24,7 +24,7 @@ impl Server {
     ///
     /// # Errors
     /// If the command cannot be run, or does not mount.
-    pub fn start(plan: &Plan) -> Result<Self> {
+    pub fn start(plan: &WalksPlan) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("walks").tempdir()?;
         let more = if plan.options.is_empty() { String::new() } else { format!(",{}", plan.options) };
         let child = Command::new(&plan.uvfs)

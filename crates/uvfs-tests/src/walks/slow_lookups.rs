@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 
 use super::server::Server;
-use super::{Plan, walker};
+use super::{WalksPlan, walker};
 use crate::harness::{Mounter, Verdicts, uvfs_command};
 
 /// Time other requests while a driver's lookups are slow. Needs /dev/fuse, and an otherwise idle machine.
@@ -47,7 +47,7 @@ pub fn run(args: &SlowLookupsArgs, verdicts: &mut Verdicts) -> Result<()> {
     let faults: String =
         (2..waiting + 2).map(|nth| format!(",fault=lookup:delay:{}s@{nth}", args.seconds)).collect();
     let spec = format!("depth=0,files={},may-block{faults}", waiting + args.names + 1);
-    let server = Server::start(&Plan {
+    let server = Server::start(&WalksPlan {
         uvfs,
         spec: spec.clone(),
         memory: "64M".into(),

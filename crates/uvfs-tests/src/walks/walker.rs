@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use uvfs_drivers::generated::{Generated, ROOT_INO, Spec};
 
 /// A tree, computed.
-pub type Tree = Generated;
+pub type WalkedTree = Generated;
 
 /// The name under which the mount shows its counters.
 const CONTROL: &str = ".uvfs";
@@ -22,12 +22,12 @@ const CONTROL: &str = ".uvfs";
 ///
 /// # Errors
 /// If the specification is invalid.
-pub fn tree(spec: &str) -> Result<Tree> {
+pub fn tree(spec: &str) -> Result<WalkedTree> {
     Ok(Generated::new(spec.parse::<Spec>()?)?)
 }
 
 /// The files of the first directory below the root, or of the root where there is none: paths, and numbers.
-pub fn files_of_one(tree: &Tree) -> impl Iterator<Item = (PathBuf, u64)> {
+pub fn files_of_one(tree: &WalkedTree) -> impl Iterator<Item = (PathBuf, u64)> {
     let tree = tree.tree();
     let dir = tree.child(ROOT_INO, 0).filter(|ino| tree.is_dir(*ino)).unwrap_or(ROOT_INO);
     (0..tree.entries(dir)).filter_map(move |index| {
@@ -38,7 +38,7 @@ pub fn files_of_one(tree: &Tree) -> impl Iterator<Item = (PathBuf, u64)> {
 }
 
 /// Whether an open file is unchanged.
-pub fn is_still(file: &File, tree: &Tree, ino: u64) -> bool {
+pub fn is_still(file: &File, tree: &WalkedTree, ino: u64) -> bool {
     file.metadata().is_ok_and(|meta| compare(tree, ino, &meta).is_ok())
 }
 
@@ -74,7 +74,7 @@ pub fn walk(args: &WalkerArgs) -> Result<()> {
     Ok(())
 }
 
-fn walk_one(tree: &Tree, path: &Path, dir: u64, dirs: &mut Vec<(PathBuf, u64)>) -> Result<u64> {
+fn walk_one(tree: &WalkedTree, path: &Path, dir: u64, dirs: &mut Vec<(PathBuf, u64)>) -> Result<u64> {
     let all = tree.tree().entries(dir);
     let mut met = vec![false; all as usize];
     for entry in std::fs::read_dir(path).context("cannot be opened")? {
@@ -100,7 +100,7 @@ fn walk_one(tree: &Tree, path: &Path, dir: u64, dirs: &mut Vec<(PathBuf, u64)>) 
 }
 
 /// Compares stat(2) with the expected attributes. Inode numbers are the mount's own.
-fn compare(tree: &Tree, ino: u64, meta: &Metadata) -> Result<()> {
+fn compare(tree: &WalkedTree, ino: u64, meta: &Metadata) -> Result<()> {
     let attr = tree.tree().attr(ino).context("no such number")?;
     let are = (meta.mode(), meta.uid(), meta.gid(), meta.size(), meta.mtime(), meta.mtime_nsec());
     let should = (attr.mode, attr.uid, attr.gid, attr.size, attr.mtime.sec(), i64::from(attr.mtime.nsec()));

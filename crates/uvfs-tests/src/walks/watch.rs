@@ -57,7 +57,7 @@ impl fmt::Display for Look {
 
 /// All looks.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct WatchSeen {
     /// The last one.
     pub last: Look,
     /// How many.
@@ -70,7 +70,7 @@ pub struct Seen {
     pub most_fall: u64,
 }
 
-impl Seen {
+impl WatchSeen {
     /// Looks, and keeps the worst values.
     ///
     /// # Errors

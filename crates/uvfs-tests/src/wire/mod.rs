@@ -6,8 +6,8 @@
 //!
 //! For any input these must hold. Every request that needs an answer gets exactly one, with its own number. An error is
 //! one that the kernel accepts. No answer is longer than the request allows. The memory of the process stays within
-//! [`Outcome::peak`].
-//! kernel takes, no answer is longer than was asked for, and the memory of the process stays within [`Outcome::peak`].
+//! [`WireOutcome::peak`].
+//! kernel takes, no answer is longer than was asked for, and the memory of the process stays within [`WireOutcome::peak`].
 
 pub mod command;
 
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The result of a run.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Outcome {
+pub struct WireOutcome {
     /// Messages that were sent.
     pub messages: u64,
     /// Messages answered without an error.
@@ -272,7 +272,7 @@ impl Client {
 /// # Errors
 /// As [`run`].
 pub fn from_input(mut input: &[u8]) -> Result<()> {
-    let (dispatch, mut client, mut outcome) = (dispatch()?, Client::new(0), Outcome::default());
+    let (dispatch, mut client, mut outcome) = (dispatch()?, Client::new(0), WireOutcome::default());
     while let [opcode, choice, low, high, rest @ ..] = input {
         let (body, rest) = rest.split_at(rest.len().min(usize::from(u16::from_le_bytes([*low, *high]))));
         input = rest;
@@ -313,9 +313,9 @@ fn asked_for(opcode: u8, body: &[u8]) -> usize {
 ///
 /// # Errors
 /// A message that was answered wrongly, with the seed and its number.
-pub fn run(seed: u64, messages: u64) -> Result<Outcome> {
+pub fn run(seed: u64, messages: u64) -> Result<WireOutcome> {
     let (dispatch, mut client) = (dispatch()?, Client::new(seed));
-    let mut outcome = Outcome::default();
+    let mut outcome = WireOutcome::default();
     for number in 0..messages {
         let message = client.message();
         if let Err(error) = one(&dispatch, &mut client, &message, &mut outcome) {
@@ -326,7 +326,7 @@ pub fn run(seed: u64, messages: u64) -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn one(dispatch: &Dispatch, client: &mut Client, message: &Message, outcome: &mut Outcome) -> Result<()> {
+fn one(dispatch: &Dispatch, client: &mut Client, message: &Message, outcome: &mut WireOutcome) -> Result<()> {
     outcome.messages += 1;
     let bytes = &message.bytes;
     let opcode = u32::from_ne_bytes(bytes[4..8].try_into()?);

@@ -10,7 +10,7 @@ use uvfs::Cred;
 use uvfs_drivers::ext4::{Ext4, ImageOptions, Within};
 use uvfs_tests::ext4::journal::{Dirty, Log, try_one};
 use uvfs_tests::ext4::mutate::walk;
-use uvfs_tests::ext4::snapshot::{Depth, Snapshot, differences, mount, of_host, of_image};
+use uvfs_tests::ext4::snapshot::{Depth, ImageSnapshot, differences, mount, of_host, of_image};
 use uvfs_tests::ext4::tools::{KernelMount, debugfs, mke2fs, no_kernel_mount, run, scratch};
 
 use crate::{LIMIT, Small, refusal, skipped};
@@ -25,12 +25,12 @@ const KINDS: [(&str, &str); 6] = [
     ("bigalloc", "-c -v 3"),
 ];
 
-fn noload(image: &Path) -> Snapshot {
+fn noload(image: &Path) -> ImageSnapshot {
     let options = ImageOptions { within: Within::Whole, noload: true };
     of_image(&Ext4::open_with(image, options).unwrap()).unwrap()
 }
 
-fn expect_equal(right: &Snapshot, found: &Snapshot, what: &str) {
+fn expect_equal(right: &ImageSnapshot, found: &ImageSnapshot, what: &str) {
     let differ = differences(right, found, Depth::Everything, 5);
     assert!(differ.is_empty() && right.len() > 100, "{what}: {}", differ.join("\n"));
 }

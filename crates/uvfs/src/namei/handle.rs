@@ -9,7 +9,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use crate::driver::Inode;
-use crate::ops::open_file::{DriverFile, Opened};
+use crate::ops::{driver_file::DriverFile, open_file::Opened};
 use crate::types::{
     Attr, Cred, DirEntry, Errno, Fallocate, OpenFlags, PollEvents, Result, Seek, StatFs, mode,
 };
@@ -125,7 +125,7 @@ impl<'v> Handle<'v> {
     /// Hands out the entries of a directory after `cookie` until `sink` returns false; see [`Vfs::readdir`]. The
     /// open checked the permission.
     pub fn readdir(&self, cookie: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
-        crate::ops::require_dir(&self.inode)?;
+        crate::ops::checks::require_dir(&self.inode)?;
         self.vfs.read_open_dir(&self.vfs.op(&self.cred), &self.inode, cookie, sink)
     }
 

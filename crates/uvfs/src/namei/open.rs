@@ -11,8 +11,8 @@ use crate::driver::Inode;
 use crate::namei::handle::Handle;
 use crate::namei::symlinks::follow;
 use crate::namei::{Last, Parent, Walker, check_path};
+use crate::ops::checks::is_dir;
 use crate::ops::file::Opening;
-use crate::ops::is_dir;
 use crate::permission;
 use crate::types::{Access, Attr, Errno, Found, Op, OpenFlags, Result};
 

@@ -6,7 +6,7 @@
 //! [`open`](super::open): other types, other flags, and errors. The time is read only if the driver is called.
 //!
 //! Threads that open one file share no line. Its references are counted per thread once it is opened often, and
-//! the count of [`Base`](crate::ops::open_file::Base) is the thread's shard's.
+//! the count of [`Base`](crate::ops::driver_file::Base) is the thread's shard's.
 
 use uvfs_cache::InodeId;
 
@@ -16,7 +16,7 @@ use crate::namei::Walker;
 use crate::namei::handle::Handle;
 use crate::namei::open::access;
 use crate::namei::path::{Kind, split};
-use crate::ops::open_file::DriverFile;
+use crate::ops::driver_file::DriverFile;
 use crate::permission::granted;
 use crate::types::{Access, Attr, NAME_MAX, OpenFlags, Result};
 

@@ -6,7 +6,7 @@
 //! FUSE kernel leaves that to the server (FUSE_HANDLE_KILLPRIV_V2).
 
 use crate::driver::{Driver, Inode};
-use crate::ops::is_dir;
+use crate::ops::checks::is_dir;
 use crate::permission;
 use crate::powers::{Capability, Who};
 use crate::types::{Access, Attr, Errno, FileFlags, FlagsForm, Op, Result, SetAttr, SetTime, Time, mode};

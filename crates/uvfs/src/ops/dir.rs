@@ -6,7 +6,7 @@
 
 use crate::driver::Inode;
 use crate::mount::SuperRef;
-use crate::ops::require_dir;
+use crate::ops::checks::require_dir;
 use crate::types::{Access, Attr, DirEntry, Errno, Op, Result, Time};
 use crate::vfs::Vfs;
 

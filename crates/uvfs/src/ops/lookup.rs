@@ -11,7 +11,8 @@ use uvfs_cache::{Lookup, NameGuard};
 
 use crate::counters;
 use crate::driver::Inode;
-use crate::ops::{believed_ttl, check_name, fresh};
+use crate::driver_answer::{believed_ttl, fresh};
+use crate::ops::checks::check_name;
 use crate::types::{Access, Answer, Attr, Cached, Errno, Found, NAME_MAX, Op, Result, StatFs, Ttl, mode};
 use crate::vfs::Vfs;
 

@@ -8,10 +8,13 @@
 
 pub(crate) mod acl;
 pub(crate) mod attr;
+pub(crate) mod checks;
 pub(crate) mod control;
 pub(crate) mod create;
 pub(crate) mod dir;
+pub(crate) mod driver_file;
 pub(crate) mod file;
+pub(crate) mod handles;
 pub(crate) mod inode_locks;
 pub(crate) mod lookup;
 pub(crate) mod open_file;
@@ -20,65 +23,17 @@ pub(crate) mod rename;
 pub(crate) mod xattr;
 
 use uvfs_cache::machinery::Known;
-use uvfs_cache::{CacheError, Fresh, InodeId, NameGuard};
+use uvfs_cache::{CacheError, InodeId, NameGuard};
 
 use crate::counters;
 use crate::driver::Inode;
+use crate::driver_answer::{believed_ttl, cache_errno, fresh};
 use crate::mount::SuperRef;
+use crate::ops::checks::require_dir;
 use crate::permission;
 use crate::powers::Who;
-use crate::types::{Access, Answer, Attr, Errno, Features, NAME_MAX, NewInode, Op, Perm, Result, Ttl, mode};
+use crate::types::{Access, Answer, Attr, Errno, NewInode, Op, Perm, Result, mode};
 use crate::vfs::Vfs;
-
-/// The errno for an error of the cache.
-pub(crate) fn cache_errno(error: CacheError, features: Features) -> Errno {
-    match error {
-        // If the file system is resident, the cache's limit is the device's size.
-        CacheError::NoMemory if features.resident => Errno::NOSPC,
-        error => error.into(),
-    }
-}
-
-/// A driver's inode in the cache's form.
-pub(crate) fn fresh(features: Features, new: &NewInode) -> Fresh {
-    Fresh { attr: new.attr, private: new.private, ttl: believed_ttl(features, new.ttl) }
-}
-
-/// The TTL of a driver's answer in the cache.
-pub(crate) fn believed_ttl(features: Features, ttl: Ttl) -> Ttl {
-    if features.resident {
-        Ttl::Forever
-    } else if features.lookup_depends_on_cred {
-        // One caller's answer must not serve the next caller.
-        Ttl::ZERO
-    } else {
-        ttl
-    }
-}
-
-/// ENOTDIR on anything but a directory.
-pub(crate) fn require_dir(inode: &Inode<'_>) -> Result<()> {
-    if is_dir(inode) { Ok(()) } else { Err(Errno::NOTDIR) }
-}
-
-/// Whether this is a directory.
-pub(crate) fn is_dir(inode: &Inode<'_>) -> bool {
-    inode.fmt() == mode::S_IFDIR
-}
-
-/// The requirements on a name to look up: not empty, no slash or nul, not too long. Operations handle `.` and `..`,
-/// with errors of their own.
-pub(crate) fn check_name(name: &[u8]) -> Result<()> {
-    if name.is_empty() {
-        Err(Errno::NOENT)
-    } else if name.len() > NAME_MAX {
-        Err(Errno::NAMETOOLONG)
-    } else if name.iter().fold(false, |bad, &b| bad | (b == b'/') | (b == 0)) {
-        Err(Errno::INVAL)
-    } else {
-        Ok(())
-    }
-}
 
 impl Vfs {
     /// The attributes, fetched again if their TTL has passed.

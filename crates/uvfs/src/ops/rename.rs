@@ -9,9 +9,10 @@
 use uvfs_cache::{NameGuard, Room};
 
 use crate::driver::{Inode, Rename};
+use crate::driver_answer::{cache_errno, fresh};
 use crate::mount::SuperRef;
+use crate::ops::checks::{check_name, is_dir};
 use crate::ops::create::inherit;
-use crate::ops::{cache_errno, check_name, fresh, is_dir};
 use crate::types::{Access, Errno, Make, Op, RenameFlags, Result, mode};
 use crate::vfs::Vfs;
 

@@ -9,25 +9,25 @@ use anyhow::{Context as _, Result, ensure};
 use uvfs_cache::{Attr, Time};
 use uvfs_sync::slab::{Pool, Slab};
 
-use crate::arms::inodes::links::{Links, Node};
+use crate::arms::inodes::links::{LinkNode, Links};
 use crate::arms::inodes::{FIRST, Inodes, attr_of};
 
 /// Slots besides those of the permanent inodes.
 const SPARE: u64 = 1 << 16;
 
 /// The kernel's inode cache before or after the change.
-pub struct Kernel<const PATCHED: bool> {
+pub struct KernelInodes<const PATCHED: bool> {
     links: Links<PATCHED>,
     pool: Pool,
     slab: Slab,
 }
 
 /// Before the change.
-pub type Stock = Kernel<false>;
+pub type StockInodes = KernelInodes<false>;
 /// After it.
-pub type Patched = Kernel<true>;
+pub type PatchedInodes = KernelInodes<true>;
 
-fn fill(node: &Node, attr: &Attr) {
+fn fill(node: &LinkNode, attr: &Attr) {
     let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     let words = [
         attr.ino,
@@ -43,7 +43,7 @@ fn fill(node: &Node, attr: &Attr) {
     node.attr.iter().zip(words).for_each(|(to, word)| to.store(word, Ordering::Relaxed));
 }
 
-fn copy(node: &Node) -> Attr {
+fn copy(node: &LinkNode) -> Attr {
     let word = |i: usize| node.attr[i].load(Ordering::Relaxed);
     Attr {
         ino: word(0),
@@ -61,7 +61,7 @@ fn copy(node: &Node) -> Attr {
     }
 }
 
-impl<const PATCHED: bool> Kernel<PATCHED> {
+impl<const PATCHED: bool> KernelInodes<PATCHED> {
     fn make(&self, ino: u64) -> Result<u32> {
         let slot = self.slab.alloc(&self.pool).context("no slot is left")?;
         fill(self.links.node(slot), &attr_of(ino));
@@ -76,7 +76,7 @@ impl<const PATCHED: bool> Kernel<PATCHED> {
     }
 }
 
-impl<const PATCHED: bool> Inodes for Kernel<PATCHED> {
+impl<const PATCHED: bool> Inodes for KernelInodes<PATCHED> {
     fn new(files: u64) -> Result<Self> {
         let slots = u32::try_from((files + SPARE).next_power_of_two()).context("too many files")?;
         let this = Self { links: Links::new(files, slots)?, pool: Pool::new(slots), slab: Slab::new(0) };

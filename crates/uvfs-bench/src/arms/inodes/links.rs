@@ -38,7 +38,7 @@ slot! {
 /// One inode's links, and its attributes.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub struct Node {
+pub struct LinkNode {
     /// `i_lock`.
     lock: AtomicU64,
     ino: AtomicU64,
@@ -64,7 +64,7 @@ struct List {
 /// The hash and the list or lists.
 #[derive(Debug)]
 pub struct Links<const PATCHED: bool> {
-    nodes: Arena<Node>,
+    nodes: Arena<LinkNode>,
     buckets: Box<[AtomicU64]>,
     shift: u32,
     hash_lock: CachePadded<AtomicU64>,
@@ -72,7 +72,7 @@ pub struct Links<const PATCHED: bool> {
 }
 
 /// The work that the two forms do for `tree` when an inode of uvfs begins or ends.
-pub trait Kernel: Send + Sync {
+pub trait InodeLinks: Send + Sync {
     /// An inode begins, in this slot.
     ///
     /// # Errors
@@ -121,7 +121,7 @@ impl<const PATCHED: bool> Links<PATCHED> {
 
     /// The node in a slot.
     #[inline]
-    pub fn node(&self, slot: u32) -> &Node {
+    pub fn node(&self, slot: u32) -> &LinkNode {
         self.nodes.get(slot)
     }
 
@@ -171,7 +171,7 @@ impl<const PATCHED: bool> Links<PATCHED> {
 
     /// Takes a reference, unless the inode is ending.
     #[inline]
-    fn hold(&self, node: &Node) -> bool {
+    fn hold(&self, node: &LinkNode) -> bool {
         bitlock::lock(&node.lock);
         let lives = node.state.load(Ordering::Relaxed) & FREEING == 0;
         if lives {
@@ -313,7 +313,7 @@ impl<const PATCHED: bool> Links<PATCHED> {
     }
 }
 
-impl<const PATCHED: bool> Kernel for Links<PATCHED> {
+impl<const PATCHED: bool> InodeLinks for Links<PATCHED> {
     fn began(&self, slot: u32, ino: u64) -> Result<()> {
         if !self.insert(slot, ino) {
             bail!("inode {ino} began twice");

@@ -12,12 +12,12 @@ use crate::arms::inodes::{FIRST, Inodes, attr_of};
 const SPARE: u64 = 1 << 16;
 
 /// The cache.
-pub struct Uvfs {
+pub struct UvfsInodes {
     cache: Arc<Cache>,
     sb: SbId,
 }
 
-impl Uvfs {
+impl UvfsInodes {
     fn make(&self, ino: u64) -> Result<InodeRef<'_>> {
         let fresh = Fresh { attr: attr_of(ino), private: 0, ttl: Ttl::Forever };
         let asked = self.cache.ask(self.sb);
@@ -27,7 +27,7 @@ impl Uvfs {
     }
 }
 
-impl Inodes for Uvfs {
+impl Inodes for UvfsInodes {
     fn new(files: u64) -> Result<Self> {
         let max_inodes = u32::try_from((files + SPARE).next_power_of_two())?;
         let cache = Cache::new(Config { max_inodes, ..Config::default() })?;

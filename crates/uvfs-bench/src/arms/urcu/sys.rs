@@ -1,4 +1,4 @@
-//! A safe wrapper of liburcu's calls (`shim.c`): a thread registers ([`Registered`]), and reads in a [`Section`].
+//! A safe wrapper of liburcu's calls (`shim.c`): a thread registers ([`Registered`]), and reads in a [`ReadSection`].
 //!
 //! A registration belongs to the thread that made it and is not `Send`. A section borrows it. As RCU requires, a
 //! value is copied or read only within the section.
@@ -12,8 +12,8 @@ use uvfs_cache::Attr;
 
 use crate::arms::keyed::{Get, Keyed};
 use crate::arms::{Local, Table};
-use crate::names::key::{Borrowed, Hashing, hashing};
-use crate::names::tree::{Entry, Tree};
+use crate::names::key::{BorrowedKey, Hashing, hashing};
+use crate::names::tree::{NameTree, TreeEntry};
 
 #[repr(C)]
 struct CdsLfht {
@@ -102,12 +102,12 @@ impl Drop for Registered<'_> {
 }
 
 /// A read-side critical section.
-pub struct Section<'l> {
+pub struct ReadSection<'l> {
     table: &'l Urcu,
     _registered: PhantomData<*const ()>,
 }
 
-impl<'l> Section<'l> {
+impl<'l> ReadSection<'l> {
     #[inline]
     fn new(registered: &'l Registered<'_>) -> Self {
         // SAFETY: the thread is registered; sections nest.
@@ -116,7 +116,7 @@ impl<'l> Section<'l> {
     }
 
     fn add(&self, parent: u64, name: &[u8], attr: &Attr) -> Result<()> {
-        let hash = Borrowed { parent, name }.hash_once(&self.table.hashing);
+        let hash = BorrowedKey { parent, name }.hash_once(&self.table.hashing);
         let value = std::ptr::from_ref(attr).cast();
         // SAFETY: name and value are valid for the lengths given, the table
         // lives, and this is a section. Padding of the value is copied as bytes and never read.
@@ -128,7 +128,7 @@ impl<'l> Section<'l> {
     }
 
     fn remove(&self, parent: u64, name: &[u8]) -> Result<()> {
-        let hash = Borrowed { parent, name }.hash_once(&self.table.hashing);
+        let hash = BorrowedKey { parent, name }.hash_once(&self.table.hashing);
         // SAFETY: as in `add`.
         let done = unsafe {
             bench_urcu_remove(self.table.table.as_ptr(), hash, parent, name.as_ptr(), name.len(), VALUE)
@@ -138,7 +138,7 @@ impl<'l> Section<'l> {
     }
 }
 
-impl Drop for Section<'_> {
+impl Drop for ReadSection<'_> {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: opened by `new` in this thread.
@@ -146,9 +146,9 @@ impl Drop for Section<'_> {
     }
 }
 
-impl Get for Section<'_> {
+impl Get for ReadSection<'_> {
     #[inline]
-    fn get<R>(&self, key: Borrowed<'_>, read: impl FnOnce(&Attr) -> R) -> Option<R> {
+    fn get<R>(&self, key: BorrowedKey<'_>, read: impl FnOnce(&Attr) -> R) -> Option<R> {
         let hash = key.hash_once(&self.table.hashing);
         // SAFETY: the table lives, the name is valid for its length, and this is a section.
         let value = unsafe {
@@ -163,25 +163,25 @@ impl Get for Section<'_> {
 impl Table for Urcu {
     type Local<'t> = Registered<'t>;
 
-    fn build(tree: &Tree, _threads: usize) -> Result<Self> {
+    fn build(tree: &NameTree, _threads: usize) -> Result<Self> {
         let buckets = tree.entries.len().next_power_of_two().max(64);
         // SAFETY: no condition; the number of buckets is a power of two, as required.
         let table = NonNull::new(unsafe { bench_urcu_new(buckets as c_ulong) });
         let table = Self { table: table.context("liburcu could not make a table")?, hashing: hashing() };
         let registered = Registered::new(&table);
         for entry in &tree.entries {
-            Section::new(&registered).add(entry.parent, &entry.name, &entry.attr)?;
+            ReadSection::new(&registered).add(entry.parent, &entry.name, &entry.attr)?;
         }
         drop(registered);
         Ok(table)
     }
 
-    fn remove(&mut self, entry: &Entry) -> Result<()> {
-        Section::new(&Registered::new(self)).remove(entry.parent, &entry.name)
+    fn remove(&mut self, entry: &TreeEntry) -> Result<()> {
+        ReadSection::new(&Registered::new(self)).remove(entry.parent, &entry.name)
     }
 
-    fn create(&mut self, entry: &Entry) -> Result<()> {
-        Section::new(&Registered::new(self)).add(entry.parent, &entry.name, &entry.attr)
+    fn create(&mut self, entry: &TreeEntry) -> Result<()> {
+        ReadSection::new(&Registered::new(self)).add(entry.parent, &entry.name, &entry.attr)
     }
 
     fn local(&self, _thread: usize) -> Registered<'_> {
@@ -200,12 +200,12 @@ impl Drop for Urcu {
 
 impl Local for Registered<'_> {
     type View<'l>
-        = Keyed<Section<'l>>
+        = Keyed<ReadSection<'l>>
     where
         Self: 'l;
 
     #[inline]
     fn pin(&self) -> Self::View<'_> {
-        Keyed(Section::new(self))
+        Keyed(ReadSection::new(self))
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use uvfs_cache::machinery::buffers::Device;
-use uvfs_cache::machinery::buffers::lookaside::{self, Counters};
+use uvfs_cache::machinery::buffers::lookaside::{self, LookasideCounters};
 use uvfs_cache::{Cache, Config};
 
 use super::{Blocks, Local, Table, Tally, number, place, source};
@@ -36,7 +36,7 @@ impl<const ISOLATED: bool> Table for Cached<ISOLATED> {
 /// A thread's part. While it lives, the thread is isolated if `ISOLATED` says so.
 pub(super) struct Looking<'t> {
     device: &'t Device,
-    before: Counters,
+    before: LookasideCounters,
 }
 
 impl Local for Looking<'_> {

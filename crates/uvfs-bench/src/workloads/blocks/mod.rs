@@ -21,8 +21,8 @@ use serde_json::json;
 
 use self::pattern::{Pattern, Sequence};
 use crate::harness::schedule::Params;
-use crate::harness::{Arm, Seat, Worker};
-use crate::workloads::target::Target;
+use crate::harness::{Arm, Worker, WorkerSeat};
+use crate::workloads::target::RunTarget;
 use crate::workloads::{Maker, Prepare, Workload, options};
 
 const ARMS: [&str; 6] = ["tree", "own-tree", "stock", "uvfs", "hashbrown", "papaya"];
@@ -196,14 +196,14 @@ impl Tables {
         numbers.sort_unstable();
         numbers.dedup();
         let table = T::build(&Blocks { numbers, size: self.size })?;
-        Ok(Box::new(Lookups { name, table, sequence, tallies: Mutex::default() }))
+        Ok(Box::new(LookupArm { name, table, sequence, tallies: Mutex::default() }))
     }
 }
 
 impl Maker for Tables {
     fn arm(&self, name: &'static str, _threads: usize) -> Result<Box<dyn Arm>> {
         match name {
-            "tree" => self.of::<tables::Tree>(name),
+            "tree" => self.of::<tables::NameTree>(name),
             "stock" => self.of::<tables::Stock>(name),
             "hashbrown" => self.of::<tables::Hashbrown>(name),
             "papaya" => self.of::<tables::Papaya>(name),
@@ -213,12 +213,12 @@ impl Maker for Tables {
         }
     }
 
-    fn target(&self, target: &Target) -> Result<Box<dyn Arm>> {
+    fn target(&self, target: &RunTarget) -> Result<Box<dyn Arm>> {
         bail!("{target}: there are no system calls for a block in memory")
     }
 }
 
-struct Lookups<T> {
+struct LookupArm<T> {
     name: &'static str,
     table: T,
     sequence: Sequence,
@@ -226,7 +226,7 @@ struct Lookups<T> {
     tallies: Mutex<[Tally; HOLDS.len()]>,
 }
 
-impl<T: Table> Arm for Lookups<T> {
+impl<T: Table> Arm for LookupArm<T> {
     fn name(&self) -> &str {
         self.name
     }
@@ -240,7 +240,7 @@ impl<T: Table> Arm for Lookups<T> {
         Ok(())
     }
 
-    fn worker<'a>(&'a self, variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
+    fn worker<'a>(&'a self, variant: usize, seat: WorkerSeat) -> Result<Box<dyn Worker + 'a>> {
         let at = seat.index * self.sequence.len() / seat.of.max(1);
         // Zero; only the compiler may not know it.
         let mask = std::hint::black_box(0);
@@ -260,7 +260,7 @@ impl<T: Table> Arm for Lookups<T> {
 }
 
 struct Looking<'a, T: Table + 'a> {
-    arm: &'a Lookups<T>,
+    arm: &'a LookupArm<T>,
     local: Option<T::Local<'a>>,
     at: usize,
     mask: u64,

@@ -77,12 +77,12 @@ impl Node {
 }
 
 /// A 64-way tree of any height.
-pub(super) struct Tree {
+pub(super) struct NameTree {
     root: Box<Node>,
     size: usize,
 }
 
-impl Tree {
+impl NameTree {
     #[inline]
     fn find(&self, block: u64) -> Option<&Arc<Head>> {
         let mut node = &self.root;
@@ -98,7 +98,7 @@ impl Tree {
     }
 }
 
-impl Table for Tree {
+impl Table for NameTree {
     type Local<'t> = &'t Self;
 
     fn build(blocks: &Blocks) -> Result<Self> {
@@ -117,20 +117,20 @@ impl Table for Tree {
     }
 }
 
-impl Local for &Tree {
+impl Local for &NameTree {
     #[inline(always)]
     fn find(&mut self, block: u64) -> Option<u64> {
-        Tree::find(self, block).map(address)
+        NameTree::find(self, block).map(address)
     }
 
     #[inline(always)]
     fn copy(&mut self, block: u64) -> Option<u64> {
-        read(Tree::find(self, block)?, block, false)
+        read(NameTree::find(self, block)?, block, false)
     }
 
     #[inline(always)]
     fn pin(&mut self, block: u64) -> Option<u64> {
-        read(Tree::find(self, block)?, block, true)
+        read(NameTree::find(self, block)?, block, true)
     }
 }
 
@@ -138,11 +138,11 @@ impl Local for &Tree {
 const LRU: usize = 16;
 
 /// The tree with the kernel's lookaside in front of it, one per thread: 16 buffers, most recently used first.
-pub(super) struct Stock(Tree);
+pub(super) struct Stock(NameTree);
 
 /// A thread's lookaside. Its entries are references.
 pub(super) struct Lru<'t> {
-    tree: &'t Tree,
+    tree: &'t NameTree,
     entries: [Option<Arc<Head>>; LRU],
     /// By position.
     hits: [u64; LRU],
@@ -178,7 +178,7 @@ impl Table for Stock {
     type Local<'t> = Lru<'t>;
 
     fn build(blocks: &Blocks) -> Result<Self> {
-        Ok(Self(Tree::build(blocks)?))
+        Ok(Self(NameTree::build(blocks)?))
     }
 
     fn local(&self) -> Lru<'_> {

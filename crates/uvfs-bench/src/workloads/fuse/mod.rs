@@ -22,12 +22,12 @@ use clap::{Arg, ArgMatches};
 use serde_json::json;
 
 use crate::harness::schedule::Params;
-use crate::harness::{Arm, Seat, Worker};
+use crate::harness::{Arm, Worker, WorkerSeat};
 use crate::workloads::fuse::phase::Phase;
-use crate::workloads::fuse::place::Place;
-use crate::workloads::fuse::server::{Peer, Server};
-use crate::workloads::fuse::tree::Tree;
-use crate::workloads::target::Target;
+use crate::workloads::fuse::place::ServerPlace;
+use crate::workloads::fuse::server::{BenchServer, Peer};
+use crate::workloads::fuse::tree::MountTree;
+use crate::workloads::target::RunTarget;
 use crate::workloads::{Maker, Prepare, Workload, options};
 
 /// Default number of files in a directory.
@@ -115,11 +115,11 @@ struct Mounts {
 
 impl Mounts {
     /// The arm for the file system mounted at a place.
-    fn mounted(&self, name: &str, place: Place, threads: usize) -> Mounted {
+    fn mounted(&self, name: &str, place: ServerPlace, threads: usize) -> Mounted {
         Mounted {
             name: name.to_owned(),
             phases: self.phases.clone(),
-            tree: Tree::new(place.mount(), self.files, self.per_dir, threads),
+            tree: MountTree::new(place.mount(), self.files, self.per_dir, threads),
             server: None,
             place,
             leaves: false,
@@ -127,10 +127,15 @@ impl Mounts {
     }
 
     /// The arm for the file system that a command mounts.
-    fn served(&self, name: &str, threads: usize, command: impl FnOnce(&Place) -> Command) -> Result<Mounted> {
-        let mut arm = self.mounted(name, Place::new()?, threads);
+    fn served(
+        &self,
+        name: &str,
+        threads: usize,
+        command: impl FnOnce(&ServerPlace) -> Command,
+    ) -> Result<Mounted> {
+        let mut arm = self.mounted(name, ServerPlace::new()?, threads);
         arm.server = Some(
-            Server::start(command(&arm.place), &arm.place)
+            BenchServer::start(command(&arm.place), &arm.place)
                 .with_context(|| format!("{name} cannot be mounted"))?,
         );
         Ok(arm)
@@ -141,7 +146,7 @@ impl Maker for Mounts {
     fn arm(&self, name: &'static str, threads: usize) -> Result<Box<dyn Arm>> {
         let options = match name {
             "host" => {
-                let arm = self.mounted(name, Place::new()?, threads);
+                let arm = self.mounted(name, ServerPlace::new()?, threads);
                 arm.place.mount_tmpfs()?;
                 return arm.filled();
             }
@@ -167,7 +172,7 @@ impl Maker for Mounts {
         self.peers.iter().map(arm).collect()
     }
 
-    fn target(&self, target: &Target) -> Result<Box<dyn Arm>> {
+    fn target(&self, target: &RunTarget) -> Result<Box<dyn Arm>> {
         bail!("{target}: fuse mounts what it measures")
     }
 }
@@ -188,9 +193,9 @@ fn program() -> Result<PathBuf> {
 struct Mounted {
     name: String,
     phases: Vec<Phase>,
-    tree: Tree,
-    server: Option<Server>,
-    place: Place,
+    tree: MountTree,
+    server: Option<BenchServer>,
+    place: ServerPlace,
     /// Whether files made in it outlive the mount.
     leaves: bool,
 }
@@ -220,12 +225,12 @@ impl Arm for Mounted {
         self.tree.check()?;
         (0..self.phases.len()).try_for_each(|variant| {
             let ops = self.grain(variant).unwrap_or(3);
-            self.worker(variant, Seat { index: 0, of: 1 })?.batch(ops)
+            self.worker(variant, WorkerSeat { index: 0, of: 1 })?.batch(ops)
         })?;
         self.tree.check()
     }
 
-    fn worker<'a>(&'a self, variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
+    fn worker<'a>(&'a self, variant: usize, seat: WorkerSeat) -> Result<Box<dyn Worker + 'a>> {
         let phase = *self.phases.get(variant).context("no such phase")?;
         phase.worker(&self.tree, seat.index)
     }

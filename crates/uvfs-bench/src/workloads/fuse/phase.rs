@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, Stat, fstat, openat, statat, unlinkat};
 use rustix::io::read;
 
 use crate::harness::Worker;
-use crate::workloads::fuse::tree::{PAGE, Tree, made_in, page_name};
+use crate::workloads::fuse::tree::{MountTree, PAGE, made_in, page_name};
 
 /// A phase. Its name is the variant's in lower case, with a dash between words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
@@ -49,7 +49,7 @@ impl Phase {
     ///
     /// # Errors
     /// If its files cannot be opened.
-    pub fn worker(self, tree: &Tree, client: usize) -> Result<Box<dyn Worker + '_>> {
+    pub fn worker(self, tree: &MountTree, client: usize) -> Result<Box<dyn Worker + '_>> {
         if self.walks() {
             let find = self == Self::Find;
             return Ok(if find {
@@ -120,7 +120,7 @@ impl<F: FnMut(u64) -> Result<()>> Worker for Each<F> {
 
 /// A batch is one walk; its entries are the operations.
 struct Walking<'a> {
-    tree: &'a Tree,
+    tree: &'a MountTree,
     client: usize,
 }
 
@@ -132,7 +132,7 @@ impl Worker for Walking<'_> {
 }
 
 struct Finding<'a> {
-    tree: &'a Tree,
+    tree: &'a MountTree,
     client: usize,
 }
 

@@ -1,6 +1,6 @@
 //! A place for a mount: its own directories, in a private mount namespace.
 //!
-//! A [`Place`] is a temporary directory with `mnt` (what is measured), `src` (for servers that show another
+//! A [`ServerPlace`] is a temporary directory with `mnt` (what is measured), `src` (for servers that show another
 //! directory) and `log`. Nothing here is ever removed recursively: a peer may show other users' files below `mnt`.
 
 use std::fs::{self, File};
@@ -32,14 +32,14 @@ pub fn drop_dentries() -> Result<()> {
 const MOUNT: &str = "mnt";
 
 /// The place where one arm is mounted. Unmounts when dropped.
-pub struct Place {
+pub struct ServerPlace {
     base: PathBuf,
     mount: PathBuf,
     source: PathBuf,
     log: PathBuf,
 }
 
-impl Place {
+impl ServerPlace {
     /// Makes the directories; `src` is on a tmpfs, so that no disk is measured.
     ///
     /// # Errors
@@ -107,7 +107,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ServerPlace {
     fn drop(&mut self) {
         self.unmount();
         let _ = unmount(&self.source, UnmountFlags::DETACH);

@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::time::{ClockId, clock_getcpuclockid};
 use nix::unistd::Pid;
 
-use crate::workloads::fuse::place::Place;
+use crate::workloads::fuse::place::ServerPlace;
 
 /// Time for a server to mount.
 const MOUNTS_WITHIN: Duration = Duration::from_secs(20);
@@ -63,7 +63,7 @@ impl Peer {
     }
 
     /// The command, for a place.
-    pub fn command(&self, place: &Place) -> Command {
+    pub fn command(&self, place: &ServerPlace) -> Command {
         let quoted =
             |path: &std::path::Path| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
         let line =
@@ -75,16 +75,16 @@ impl Peer {
 }
 
 /// A running server. The owner unmounts before dropping it; a server that does not end then is killed.
-pub struct Server {
+pub struct BenchServer {
     child: Child,
 }
 
-impl Server {
+impl BenchServer {
     /// Starts a server and waits for its mount.
     ///
     /// # Errors
     /// If it does not start, ends, or mounts nothing within some seconds; includes its error output.
-    pub fn start(mut command: Command, place: &Place) -> Result<Self> {
+    pub fn start(mut command: Command, place: &ServerPlace) -> Result<Self> {
         // In this process's group, so that an interrupt from the terminal ends all of them.
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(place.log()?).spawn();
         let mut server = Self { child: child.with_context(|| format!("cannot start {command:?}"))? };
@@ -136,7 +136,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for BenchServer {
     fn drop(&mut self) {
         let deadline = Instant::now() + ENDS_WITHIN;
         while Instant::now() < deadline {
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(parent("7 (a) b) S 3 1 1"), Some(3));
         let line = "sh -c 'while :; do :; done' & wait";
         let child = Command::new("sh").args(["-c", line]).spawn().unwrap();
-        let mut server = Server { child };
+        let mut server = BenchServer { child };
         let deadline = Instant::now() + Duration::from_secs(20);
         // It is never quiet, but its clocks still advance.
         while server.cpu().is_none_or(|used| used < Duration::from_millis(20)) {

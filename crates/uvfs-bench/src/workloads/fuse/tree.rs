@@ -21,14 +21,14 @@ const READDIR: usize = 32 * 1024;
 const WITH_CONTENT: u64 = 64;
 
 /// The tree of one mount.
-pub struct Tree {
+pub struct MountTree {
     base: PathBuf,
     files: u64,
     per_dir: u64,
     clients: usize,
 }
 
-impl Tree {
+impl MountTree {
     /// A tree below `mount`; nothing is made yet.
     pub fn new(mount: &Path, files: u64, per_dir: u64, clients: usize) -> Self {
         let base = mount.join(format!("uvfs-bench-{}", std::process::id()));
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn what_is_missing_or_wrong_is_found() {
         let dir = tempfile::tempdir().unwrap();
-        let tree = Tree::new(dir.path(), 130, 50, 2);
+        let tree = MountTree::new(dir.path(), 130, 50, 2);
         tree.fill().unwrap();
         tree.check().unwrap();
         assert_eq!(tree.entries(), 133);

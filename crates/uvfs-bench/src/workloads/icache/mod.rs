@@ -20,8 +20,8 @@ use uvfs_cache::Attr;
 
 use crate::arms::inodes::{FIRST, Inodes, attr_of, kernel, uvfs};
 use crate::harness::schedule::Params;
-use crate::harness::{Arm, Companion, Seat, Worker};
-use crate::workloads::target::Target;
+use crate::harness::{Arm, Companion, Worker, WorkerSeat};
+use crate::workloads::target::RunTarget;
 use crate::workloads::{Maker, Prepare, Workload, options};
 
 /// Inodes made and ended between two checks whether the turn is over.
@@ -103,15 +103,15 @@ impl Maker for Numbers {
     fn arm(&self, name: &'static str, threads: usize) -> Result<Box<dyn Arm>> {
         match name {
             // One for each thread, and one for the companion beside them.
-            "null" => self.of::<uvfs::Uvfs>(name, threads + 1),
-            "stock" => self.of::<kernel::Stock>(name, 1),
-            "patched" => self.of::<kernel::Patched>(name, 1),
-            "uvfs" => self.of::<uvfs::Uvfs>(name, 1),
+            "null" => self.of::<uvfs::UvfsInodes>(name, threads + 1),
+            "stock" => self.of::<kernel::StockInodes>(name, 1),
+            "patched" => self.of::<kernel::PatchedInodes>(name, 1),
+            "uvfs" => self.of::<uvfs::UvfsInodes>(name, 1),
             other => bail!("{other:?} is no arm"),
         }
     }
 
-    fn target(&self, target: &Target) -> Result<Box<dyn Arm>> {
+    fn target(&self, target: &RunTarget) -> Result<Box<dyn Arm>> {
         bail!("{target}: there are no system calls that go by inode number")
     }
 }
@@ -175,7 +175,7 @@ impl<I: Inodes> Arm for Caches<I> {
         Ok(())
     }
 
-    fn worker<'a>(&'a self, variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
+    fn worker<'a>(&'a self, variant: usize, seat: WorkerSeat) -> Result<Box<dyn Worker + 'a>> {
         let (cache, files) = (self.cache_of(seat.index), self.files);
         let random = Random(0x9e37_79b9_7f4a_7c15 ^ (seat.index as u64 + 1) << 32);
         Ok(match self.phase(variant)? {

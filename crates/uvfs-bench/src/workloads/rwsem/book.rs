@@ -27,9 +27,9 @@ impl Turn {
 
 /// The turns of all arms of a case, in order of time.
 #[derive(Debug, Default)]
-pub struct Book(Mutex<Vec<Turn>>);
+pub struct TurnBook(Mutex<Vec<Turn>>);
 
-impl Book {
+impl TurnBook {
     /// A turn begins.
     pub fn begin(&self, arm: &'static str, workers: usize) {
         self.turns(|turns| turns.push(Turn { arm, workers, samples: Vec::new() }));
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn percentiles_and_ratios_are_of_rounds_after_the_first() {
-        let book = Book::default();
+        let book = TurnBook::default();
         for round in 0..3 {
             for (arm, factor) in [(REFERENCE, 1000.0), ("uvfs", 1500.0)] {
                 book.begin(arm, 1);

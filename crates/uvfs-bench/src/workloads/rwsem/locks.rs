@@ -75,9 +75,9 @@ pub fn processor_time() -> Option<Duration> {
 
 /// No lock.
 #[repr(align(128))]
-pub struct Null(AtomicU64);
+pub struct NullLock(AtomicU64);
 
-impl Lock for Null {
+impl Lock for NullLock {
     const EXCLUDES: bool = false;
 
     fn new() -> Result<Self> {
@@ -96,7 +96,7 @@ impl Lock for Null {
 }
 
 /// The two barriers of a semaphore, and nothing else.
-pub struct Membarrier(Null);
+pub struct Membarrier(NullLock);
 
 impl Lock for Membarrier {
     const EXCLUDES: bool = false;
@@ -104,7 +104,7 @@ impl Lock for Membarrier {
     fn new() -> Result<Self> {
         barrier::prepare();
         ensure!(!barrier::fallback(), "membarrier(2) is refused here");
-        Ok(Self(Null::new()?))
+        Ok(Self(NullLock::new()?))
     }
 
     #[inline(always)]
@@ -121,9 +121,9 @@ impl Lock for Membarrier {
 
 /// The standard library's lock.
 #[expect(clippy::disallowed_types, reason = "it is what is measured here")]
-pub type StdRwLock = std::sync::RwLock<u64>;
+pub type StdLock = std::sync::RwLock<u64>;
 
-impl Lock for StdRwLock {
+impl Lock for StdLock {
     fn new() -> Result<Self> {
         Ok(Self::new(0))
     }

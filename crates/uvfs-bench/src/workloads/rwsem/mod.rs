@@ -19,12 +19,12 @@ use anyhow::{Result, bail};
 use clap::{Arg, ArgMatches};
 use serde_json::json;
 
-use self::book::Book;
+use self::book::TurnBook;
 use self::crew::Crew;
 use self::locks::Lock;
 use crate::harness::schedule::Params;
-use crate::harness::{Arm, Companion, Seat, Worker};
-use crate::workloads::target::Target;
+use crate::harness::{Arm, Companion, Worker, WorkerSeat};
+use crate::workloads::target::RunTarget;
 use crate::workloads::{Maker, Prepare, Workload};
 
 /// Sections of a batch of readers.
@@ -100,7 +100,7 @@ impl Workload for Rwsem {
 
 struct Locks {
     phase: Phase,
-    book: Arc<Book>,
+    book: Arc<TurnBook>,
 }
 
 impl Locks {
@@ -113,16 +113,16 @@ impl Locks {
 impl Maker for Locks {
     fn arm(&self, name: &'static str, _threads: usize) -> Result<Box<dyn Arm>> {
         match name {
-            "null" => self.of::<locks::Null>(name),
+            "null" => self.of::<locks::NullLock>(name),
             "membarrier" => self.of::<locks::Membarrier>(name),
-            "std-rwlock" => self.of::<locks::StdRwLock>(name),
+            "std-rwlock" => self.of::<locks::StdLock>(name),
             "uvfs-unbatched" => self.of::<locks::Unbatched>(name),
             "uvfs" => self.of::<uvfs_sync::percpu_rwsem::PerCpuRwSem<u64>>(name),
             other => bail!("{other:?} is no arm"),
         }
     }
 
-    fn target(&self, target: &Target) -> Result<Box<dyn Arm>> {
+    fn target(&self, target: &RunTarget) -> Result<Box<dyn Arm>> {
         bail!("{target}: there are no system calls for sections")
     }
 }
@@ -131,7 +131,7 @@ struct Sections<L> {
     name: &'static str,
     phase: Phase,
     lock: Arc<L>,
-    book: Arc<Book>,
+    book: Arc<TurnBook>,
 }
 
 impl<L: Lock> Arm for Sections<L> {
@@ -146,7 +146,7 @@ impl<L: Lock> Arm for Sections<L> {
         Ok(())
     }
 
-    fn worker<'a>(&'a self, _variant: usize, _seat: Seat) -> Result<Box<dyn Worker + 'a>> {
+    fn worker<'a>(&'a self, _variant: usize, _seat: WorkerSeat) -> Result<Box<dyn Worker + 'a>> {
         Ok(if self.phase.reads {
             Box::new(Reading(&*self.lock))
         } else {

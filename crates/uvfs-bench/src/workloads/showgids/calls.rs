@@ -15,9 +15,9 @@ use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::harness::{Arm, Companion, Seat, Worker};
+use crate::harness::{Arm, Companion, Worker, WorkerSeat};
 use crate::workloads::showgids::{PATH, Pattern, READ, TEXT};
-use crate::workloads::target::{Target, directory};
+use crate::workloads::target::{RunTarget, directory};
 
 /// Longest sleep of the thread that changes the tree.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -32,7 +32,7 @@ struct Elsewhere {
 }
 
 /// The arm.
-pub struct SystemCalls {
+pub struct ShowgidsCalls {
     name: String,
     dir: PathBuf,
     pattern: Pattern,
@@ -43,13 +43,13 @@ pub struct SystemCalls {
     _made: Option<tempfile::TempDir>,
 }
 
-impl SystemCalls {
+impl ShowgidsCalls {
     /// On the target's existing files, or on files made there.
     ///
     /// # Errors
     /// If there are none and none can be made, or if they exist but changes are asked for.
-    pub fn new(target: &Target, pattern: &Pattern, files: u64, changes: u64) -> Result<Self> {
-        let Target::Dir { name, dir } = target else { bail!("this process's own arms are no target") };
+    pub fn new(target: &RunTarget, pattern: &Pattern, files: u64, changes: u64) -> Result<Self> {
+        let RunTarget::Dir { name, dir } = target else { bail!("this process's own arms are no target") };
         let found = found(dir, pattern, files)?;
         let made = if found == 0 { Some(made(dir, pattern, files)?) } else { None };
         ensure!(
@@ -90,7 +90,7 @@ fn made(dir: &Path, pattern: &Pattern, files: u64) -> Result<tempfile::TempDir> 
     Ok(base)
 }
 
-impl Arm for SystemCalls {
+impl Arm for ShowgidsCalls {
     fn name(&self) -> &str {
         &self.name
     }
@@ -106,7 +106,7 @@ impl Arm for SystemCalls {
         Ok(())
     }
 
-    fn worker<'a>(&'a self, _variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
+    fn worker<'a>(&'a self, _variant: usize, seat: WorkerSeat) -> Result<Box<dyn Worker + 'a>> {
         worker(self.elsewhere(), seat)
     }
 
@@ -136,12 +136,12 @@ impl Arm for SystemCalls {
 ///
 /// # Errors
 /// If its directory cannot be opened.
-pub fn worker_elsewhere(said: &Value, seat: Seat) -> Option<Result<Box<dyn Worker>>> {
+pub fn worker_elsewhere(said: &Value, seat: WorkerSeat) -> Option<Result<Box<dyn Worker>>> {
     let said: Elsewhere = serde_json::from_value(said.clone()).ok()?;
     Some(worker(said, seat))
 }
 
-fn worker(said: Elsewhere, seat: Seat) -> Result<Box<dyn Worker>> {
+fn worker(said: Elsewhere, seat: WorkerSeat) -> Result<Box<dyn Worker>> {
     let first = seat.index as u64 * said.files / seat.of.max(1) as u64;
     Ok(Box::new(Reading::new(said, first)?))
 }

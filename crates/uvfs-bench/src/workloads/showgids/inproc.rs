@@ -16,7 +16,7 @@ use uvfs::{Context, Cred, Errno, OpenFlags, Vfs, VfsConfig};
 use uvfs_drivers::kernfs::{Kernfs, Meta, Node, Options};
 
 use crate::arms::kernfs::TreeLocks;
-use crate::harness::{Arm, Companion, Seat, Worker};
+use crate::harness::{Arm, Companion, Worker, WorkerSeat};
 use crate::workloads::lookups::USER;
 use crate::workloads::showgids::{PATH, READ, TEXT};
 
@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 const BURST: u64 = 256;
 
 /// One tree, mounted.
-struct Tree {
+struct NameTree {
     vfs: Arc<Vfs>,
     /// A kernel's locks, if they are the arm's subject.
     locks: Option<TreeLocks>,
@@ -52,7 +52,7 @@ fn attribute(n: u64) -> impl Fn(&mut Vec<u8>) -> Result<(), Errno> + Send + Sync
     }
 }
 
-impl Tree {
+impl NameTree {
     fn new(locks: Option<TreeLocks>, files: u64, linked: bool) -> Result<Self> {
         let kernfs = Kernfs::new(Options { may_block: false, ..Options::default() })?;
         let dir = |above: &Node, name: &str| above.add_dir(name, Meta::new(0o755));
@@ -111,17 +111,17 @@ impl Tree {
 }
 
 /// The arm.
-pub struct InProcess {
+pub struct ShowgidsInProcess {
     name: &'static str,
     /// One tree for all, or one for each thread; the last one is changed.
-    trees: Vec<Tree>,
+    trees: Vec<NameTree>,
     files: u64,
     changes: u64,
     changed: AtomicU64,
     took: AtomicU64,
 }
 
-impl InProcess {
+impl ShowgidsInProcess {
     /// With `own` trees, one for each of `own` threads; if `own` is 0, one tree for all of them.
     ///
     /// # Errors
@@ -132,20 +132,20 @@ impl InProcess {
             name => TreeLocks::new(name).map(Some),
         };
         // If each thread has its own tree, one more receives the changes.
-        let trees = (0..=own).map(|_| Tree::new(locks()?, files, linked)).collect::<Result<_>>()?;
+        let trees = (0..=own).map(|_| NameTree::new(locks()?, files, linked)).collect::<Result<_>>()?;
         Ok(Self { name, trees, files, changes, changed: AtomicU64::new(0), took: AtomicU64::new(0) })
     }
 
-    fn tree_of(&self, thread: usize) -> &Tree {
+    fn tree_of(&self, thread: usize) -> &NameTree {
         &self.trees[thread.min(self.trees.len() - 1)]
     }
 
-    fn changed_tree(&self) -> &Tree {
+    fn changed_tree(&self) -> &NameTree {
         &self.trees[self.trees.len() - 1]
     }
 }
 
-impl Arm for InProcess {
+impl Arm for ShowgidsInProcess {
     fn name(&self) -> &str {
         self.name
     }
@@ -172,7 +172,7 @@ impl Arm for InProcess {
         Ok(())
     }
 
-    fn worker<'a>(&'a self, _variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
+    fn worker<'a>(&'a self, _variant: usize, seat: WorkerSeat) -> Result<Box<dyn Worker + 'a>> {
         let tree = self.tree_of(seat.index);
         // Each begins at a different file: the program's instances are not in step either.
         let first = seat.index as u64 * self.files / seat.of.max(1) as u64;
@@ -196,7 +196,7 @@ impl Arm for InProcess {
 
 /// The program that reads.
 struct Reading<'a> {
-    tree: &'a Tree,
+    tree: &'a NameTree,
     context: Context<'a>,
     files: u64,
     next: u64,
@@ -205,7 +205,7 @@ struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    fn new(tree: &'a Tree, files: u64, first: u64) -> Self {
+    fn new(tree: &'a NameTree, files: u64, first: u64) -> Self {
         Self { tree, context: tree.context(), files, next: first, path: [0; PATH], text: [0; TEXT] }
     }
 
@@ -238,7 +238,7 @@ impl Worker for Reading<'_> {
 
 /// Adds and removes nodes.
 struct Changing<'a> {
-    arm: &'a InProcess,
+    arm: &'a ShowgidsInProcess,
     began: Instant,
     done: u64,
     every: Duration,
@@ -246,7 +246,7 @@ struct Changing<'a> {
 }
 
 impl<'a> Changing<'a> {
-    fn new(arm: &'a InProcess, rate: u64) -> Self {
+    fn new(arm: &'a ShowgidsInProcess, rate: u64) -> Self {
         let every = Duration::from_nanos(1_000_000_000 / rate);
         Self { arm, began: Instant::now(), done: 0, every, added: None }
     }

@@ -22,7 +22,7 @@ use serde_json::json;
 
 use crate::harness::Arm;
 use crate::harness::schedule::Params;
-use crate::workloads::target::Target;
+use crate::workloads::target::RunTarget;
 use crate::workloads::{Maker, Prepare, Workload, options};
 
 /// Bytes that the program reads from a file.
@@ -109,11 +109,11 @@ struct Gids {
 impl Maker for Gids {
     fn arm(&self, name: &'static str, threads: usize) -> Result<Box<dyn Arm>> {
         let own = if name == "null" { threads } else { 0 };
-        Ok(Box::new(inproc::InProcess::new(name, own, self.files, self.changes, self.linked)?))
+        Ok(Box::new(inproc::ShowgidsInProcess::new(name, own, self.files, self.changes, self.linked)?))
     }
 
-    fn target(&self, target: &Target) -> Result<Box<dyn Arm>> {
-        Ok(Box::new(calls::SystemCalls::new(target, &self.pattern, self.files, self.changes)?))
+    fn target(&self, target: &RunTarget) -> Result<Box<dyn Arm>> {
+        Ok(Box::new(calls::ShowgidsCalls::new(target, &self.pattern, self.files, self.changes)?))
     }
 }
 

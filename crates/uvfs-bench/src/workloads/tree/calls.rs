@@ -9,19 +9,19 @@ use anyhow::{Context as _, Result, bail, ensure};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, mkdirat, mknodat, openat, statat, unlinkat};
 
-use crate::harness::{Arm, Seat, Worker, usage};
+use crate::harness::{Arm, Worker, WorkerSeat, usage};
 use crate::names::aging::{self, AgingStep};
-use crate::workloads::target::{Target, directory};
-use crate::workloads::tree::shape::{Name, Shape, Unit, Units, dir, top};
-use crate::workloads::tree::{Phase, TreePlan};
+use crate::workloads::target::{RunTarget, directory};
+use crate::workloads::tree::shape::{EntryName, TreeShape, Unit, Units, dir, top};
+use crate::workloads::tree::{TreePhase, TreePlan};
 
 /// The buffer size of glibc's readdir(3).
 const READDIR: usize = 32 * 1024;
 
 /// The arm.
-pub struct SystemCalls {
+pub struct TreeCalls {
     name: String,
-    shape: Shape,
+    shape: TreeShape,
     plan: TreePlan,
     fd: OwnedFd,
     filled: Mutex<bool>,
@@ -31,13 +31,13 @@ pub struct SystemCalls {
     _base: tempfile::TempDir,
 }
 
-impl SystemCalls {
+impl TreeCalls {
     /// In a fresh directory below the target.
     ///
     /// # Errors
     /// If the directory cannot be written to.
-    pub fn new(target: &Target, shape: Shape, plan: TreePlan) -> Result<Self> {
-        let Target::Dir { name, dir } = target else { bail!("this process's own arms are no target") };
+    pub fn new(target: &RunTarget, shape: TreeShape, plan: TreePlan) -> Result<Self> {
+        let RunTarget::Dir { name, dir } = target else { bail!("this process's own arms are no target") };
         let base = tempfile::Builder::new()
             .prefix("uvfs-bench-")
             .tempdir_in(dir)
@@ -54,13 +54,13 @@ impl SystemCalls {
         })
     }
 
-    fn walking(&self, phase: Phase, shape: Shape, seat: Seat) -> Walking<'_> {
+    fn walking(&self, phase: TreePhase, shape: TreeShape, seat: WorkerSeat) -> Walking<'_> {
         let buffer = Box::new([const { MaybeUninit::uninit() }; READDIR]);
         Walking { base: &self.fd, phase, shape, units: shape.dealt(seat), buffer }
     }
 
-    fn run(&self, phase: Phase, shape: Shape) -> Result<()> {
-        let mut walking = self.walking(phase, shape, Seat { index: 0, of: 1 });
+    fn run(&self, phase: TreePhase, shape: TreeShape) -> Result<()> {
+        let mut walking = self.walking(phase, shape, WorkerSeat { index: 0, of: 1 });
         while walking.finished() == Some(false) {
             walking.batch(shape.per_dir())?;
         }
@@ -70,7 +70,7 @@ impl SystemCalls {
     fn change(&self, change: AgingStep, file: u64) -> Result<()> {
         let (unit, file) = self.shape.file(file);
         let above = opened(&self.fd, top(unit.tree), OFlags::PATH)?;
-        let (here, name) = (opened(&above, dir(unit.dir), OFlags::PATH)?, Name::new(b'f', file));
+        let (here, name) = (opened(&above, dir(unit.dir), OFlags::PATH)?, EntryName::new(b'f', file));
         match change {
             AgingStep::Remove => unlinkat(&here, name.c(), AtFlags::empty()).context("cannot remove a file"),
             AgingStep::Create => made(&here, name),
@@ -78,17 +78,19 @@ impl SystemCalls {
     }
 }
 
-impl Arm for SystemCalls {
+impl Arm for TreeCalls {
     fn name(&self) -> &str {
         &self.name
     }
 
     fn check(&self) -> Result<()> {
-        let shape = Shape { trees: 1, dirs: 1, files: self.shape.files.min(100) };
-        [Phase::Create, Phase::Find, Phase::Unlink].into_iter().try_for_each(|phase| self.run(phase, shape))
+        let shape = TreeShape { trees: 1, dirs: 1, files: self.shape.files.min(100) };
+        [TreePhase::Create, TreePhase::Find, TreePhase::Unlink]
+            .into_iter()
+            .try_for_each(|phase| self.run(phase, shape))
     }
 
-    fn worker<'a>(&'a self, variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
+    fn worker<'a>(&'a self, variant: usize, seat: WorkerSeat) -> Result<Box<dyn Worker + 'a>> {
         let phase = self.plan.phase(variant)?;
         Ok(Box::new(self.walking(phase, self.shape, seat)))
     }
@@ -101,11 +103,11 @@ impl Arm for SystemCalls {
         let phase = self.plan.phase(variant)?;
         let mut filled = self.filled.lock();
         match (phase, *filled) {
-            (Phase::Create, true) => self.run(Phase::Unlink, self.shape)?,
-            (Phase::Find | Phase::Unlink, false) => self.run(Phase::Create, self.shape)?,
+            (TreePhase::Create, true) => self.run(TreePhase::Unlink, self.shape)?,
+            (TreePhase::Find | TreePhase::Unlink, false) => self.run(TreePhase::Create, self.shape)?,
             _ => {}
         }
-        *filled = phase != Phase::Unlink;
+        *filled = phase != TreePhase::Unlink;
         let aged = self.aged.swap(self.plan.leaves_aged(phase), Ordering::Relaxed);
         if self.plan.wants_aged(phase) && !aged {
             aging::operations(self.shape.all_files(), |change, file| self.change(change, file))?;
@@ -121,18 +123,18 @@ impl Arm for SystemCalls {
 
 struct Walking<'a> {
     base: &'a OwnedFd,
-    phase: Phase,
-    shape: Shape,
+    phase: TreePhase,
+    shape: TreeShape,
     units: Units,
     buffer: Box<[MaybeUninit<u8>; READDIR]>,
 }
 
-fn opened(above: impl AsFd, name: Name, flags: OFlags) -> Result<OwnedFd> {
+fn opened(above: impl AsFd, name: EntryName, flags: OFlags) -> Result<OwnedFd> {
     openat(above, name.c(), flags | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .with_context(|| format!("cannot open {:?}", name.c()))
 }
 
-fn made(dir: impl AsFd, name: Name) -> Result<()> {
+fn made(dir: impl AsFd, name: EntryName) -> Result<()> {
     mknodat(dir, name.c(), FileType::RegularFile, Mode::from_raw_mode(0o644), 0).context("cannot make a file")
 }
 
@@ -145,7 +147,7 @@ impl Walking<'_> {
         let above = opened(self.base, top(unit.tree), OFlags::PATH)?;
         mkdirat(&above, dir(unit.dir).c(), mode).context("cannot make a directory")?;
         let here = opened(&above, dir(unit.dir), OFlags::PATH)?;
-        let mut name = Name::new(b'f', 0);
+        let mut name = EntryName::new(b'f', 0);
         for file in 0..self.shape.files {
             name.set(file);
             made(&here, name)?;
@@ -178,7 +180,7 @@ impl Walking<'_> {
     fn unlink(&self, unit: Unit) -> Result<()> {
         let above = opened(self.base, top(unit.tree), OFlags::PATH)?;
         let here = opened(&above, dir(unit.dir), OFlags::PATH)?;
-        let mut name = Name::new(b'f', 0);
+        let mut name = EntryName::new(b'f', 0);
         for file in 0..self.shape.files {
             name.set(file);
             unlinkat(&here, name.c(), AtFlags::empty()).context("cannot remove a file")?;
@@ -199,9 +201,9 @@ impl Worker for Walking<'_> {
         ensure!(ops == self.shape.per_dir(), "a directory cannot be cut");
         let unit = self.units.next().context("no directory is left")?;
         match self.phase {
-            Phase::Create => self.create(unit),
-            Phase::Find => self.find(unit),
-            Phase::Unlink => self.unlink(unit),
+            TreePhase::Create => self.create(unit),
+            TreePhase::Find => self.find(unit),
+            TreePhase::Unlink => self.unlink(unit),
         }
     }
 

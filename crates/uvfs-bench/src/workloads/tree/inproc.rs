@@ -17,12 +17,12 @@ use parking_lot::Mutex;
 use uvfs::{Attr, Context, Cred, DirEntry, Errno, Found, Inode, Op, Vfs, VfsConfig, mode};
 use uvfs_drivers::tmpfs::{Tmpfs, parse};
 
-use crate::arms::inodes::links::{Kernel, Links};
+use crate::arms::inodes::links::{InodeLinks, Links};
 use crate::harness::spread::Spread;
-use crate::harness::{Arm, Seat, Worker, usage};
+use crate::harness::{Arm, Worker, WorkerSeat, usage};
 use crate::names::aging::{self, AgingStep};
-use crate::workloads::tree::shape::{Name, Shape, Unit, Units, dir, top};
-use crate::workloads::tree::{Phase, TreePlan};
+use crate::workloads::tree::shape::{EntryName, TreeShape, Unit, Units, dir, top};
+use crate::workloads::tree::{TreePhase, TreePlan};
 
 /// Slots of the cache besides those of the trees.
 const SPARE: u64 = 1 << 17;
@@ -30,13 +30,13 @@ const SPARE: u64 = 1 << 17;
 const TRIED: u64 = 100;
 
 /// The arm.
-pub struct InProcess {
+pub struct TreeInProcess {
     name: &'static str,
-    shape: Shape,
+    shape: TreeShape,
     plan: TreePlan,
     /// One VFS for all threads, or one for each.
     vfss: Vec<Arc<Vfs>>,
-    kernel: Option<Box<dyn Kernel>>,
+    kernel: Option<Box<dyn InodeLinks>>,
     /// The slot of each inode, if the kernel's links are measured.
     slots: Vec<AtomicU32>,
     /// If the trees exist: over how many file systems they are dealt.
@@ -56,16 +56,16 @@ struct Memory {
     grown: Mutex<Vec<(u64, u64)>>,
 }
 
-impl InProcess {
+impl TreeInProcess {
     /// Empty; with `own` file systems, one for each of `own` threads, or with a single one.
     ///
     /// # Errors
     /// The error of uvfs, or that there is no address space.
-    pub fn new(name: &'static str, shape: Shape, plan: TreePlan, own: usize) -> Result<Self> {
+    pub fn new(name: &'static str, shape: TreeShape, plan: TreePlan, own: usize) -> Result<Self> {
         let inodes = shape.inodes();
         let slots = u32::try_from((inodes + inodes / 8 + SPARE).next_power_of_two())?;
         let vfss = (0..own).map(|_| mounted(slots)).collect::<Result<_>>()?;
-        let kernel: Option<Box<dyn Kernel>> = match name {
+        let kernel: Option<Box<dyn InodeLinks>> = match name {
             "stock" => Some(Box::new(Links::<false>::new(inodes, slots)?)),
             "patched" => Some(Box::new(Links::<true>::new(inodes, slots)?)),
             _ => None,
@@ -84,16 +84,16 @@ impl InProcess {
         })
     }
 
-    fn walking(&self, phase: Phase, shape: Shape, seat: Seat) -> Walking<'_> {
+    fn walking(&self, phase: TreePhase, shape: TreeShape, seat: WorkerSeat) -> Walking<'_> {
         let vfs = &*self.vfss[seat.index.min(self.vfss.len() - 1)];
         let context = vfs.context(Cred::root());
         Walking { arm: self, phase, shape, units: shape.dealt(seat), vfs, context, counted: false }
     }
 
     /// Runs a whole phase, unmeasured.
-    fn run(&self, phase: Phase, shape: Shape, of: usize) -> Result<()> {
+    fn run(&self, phase: TreePhase, shape: TreeShape, of: usize) -> Result<()> {
         (0..of).try_for_each(|index| {
-            let mut walking = self.walking(phase, shape, Seat { index, of });
+            let mut walking = self.walking(phase, shape, WorkerSeat { index, of });
             while walking.finished() == Some(false) {
                 walking.batch(shape.per_dir())?;
             }
@@ -103,7 +103,8 @@ impl InProcess {
 
     /// Ages the trees, which are dealt over `of` file systems.
     fn age(&self, of: usize) -> Result<()> {
-        let seats = (0..of).map(|index| self.walking(Phase::Create, self.shape, Seat { index, of }));
+        let seats =
+            (0..of).map(|index| self.walking(TreePhase::Create, self.shape, WorkerSeat { index, of }));
         let walkings: Vec<_> = seats.collect();
         aging::operations(self.shape.all_files(), |change, file| {
             let (unit, file) = self.shape.file(file);
@@ -131,27 +132,27 @@ fn mounted(slots: u32) -> Result<Arc<Vfs>> {
     Ok(Vfs::new(config, Tmpfs::new(options)?)?)
 }
 
-impl Arm for InProcess {
+impl Arm for TreeInProcess {
     fn name(&self) -> &str {
         self.name
     }
 
     fn check(&self) -> Result<()> {
-        let shape = Shape { trees: 1, dirs: 1, files: self.shape.files.min(TRIED) };
+        let shape = TreeShape { trees: 1, dirs: 1, files: self.shape.files.min(TRIED) };
         for vfs in &self.vfss {
             let gone = || vfs.context(Cred::root()).stat(top(0).bytes()) == Err(Errno::NOENT);
             ensure!(gone(), "something is there before anything was made");
         }
-        for phase in [Phase::Create, Phase::Find, Phase::Unlink] {
+        for phase in [TreePhase::Create, TreePhase::Find, TreePhase::Unlink] {
             self.run(phase, shape, 1)?;
         }
         self.give_back()
     }
 
-    fn worker<'a>(&'a self, variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
+    fn worker<'a>(&'a self, variant: usize, seat: WorkerSeat) -> Result<Box<dyn Worker + 'a>> {
         let phase = self.plan.phase(variant)?;
         let mut walking = self.walking(phase, self.shape, seat);
-        walking.counted = phase == Phase::Create;
+        walking.counted = phase == TreePhase::Create;
         Ok(Box::new(walking))
     }
 
@@ -163,19 +164,19 @@ impl Arm for InProcess {
         let phase = self.plan.phase(variant)?;
         let mut filled = self.filled.lock();
         let of = workers.min(self.vfss.len());
-        if let Some(before) = filled.filter(|before| phase == Phase::Create || *before != of) {
-            self.run(Phase::Unlink, self.shape, before)?;
+        if let Some(before) = filled.filter(|before| phase == TreePhase::Create || *before != of) {
+            self.run(TreePhase::Unlink, self.shape, before)?;
             *filled = None;
         }
         let still = filled.is_some();
-        if phase == Phase::Create {
+        if phase == TreePhase::Create {
             self.give_back()?;
             *self.memory.before.lock() = usage::resident()?;
             self.memory.creating.store(workers, Ordering::Relaxed);
         } else if filled.is_none() {
-            self.run(Phase::Create, self.shape, of)?;
+            self.run(TreePhase::Create, self.shape, of)?;
         }
-        *filled = (phase != Phase::Unlink).then_some(of);
+        *filled = (phase != TreePhase::Unlink).then_some(of);
         let aged = self.aged.swap(self.plan.leaves_aged(phase), Ordering::Relaxed);
         if self.plan.wants_aged(phase) && !(aged && still) {
             self.age(of)?;
@@ -209,9 +210,9 @@ impl Arm for InProcess {
 
 /// One thread in one phase. A batch is a directory.
 struct Walking<'a> {
-    arm: &'a InProcess,
-    phase: Phase,
-    shape: Shape,
+    arm: &'a TreeInProcess,
+    phase: TreePhase,
+    shape: TreeShape,
     units: Units,
     vfs: &'a Vfs,
     context: Context<'a>,
@@ -224,7 +225,7 @@ impl<'a> Walking<'a> {
         self.vfs.op(self.context.cred())
     }
 
-    fn found(&self, above: &Inode<'a>, name: Name) -> Result<Inode<'a>> {
+    fn found(&self, above: &Inode<'a>, name: EntryName) -> Result<Inode<'a>> {
         match self.vfs.lookup(&self.op(), above, name.bytes())? {
             Found::Node(inode, _) => Ok(inode),
             Found::Absent(_) => bail!("{:?} is not there", name.c()),
@@ -262,7 +263,7 @@ impl<'a> Walking<'a> {
         };
         let (dir, _) = self.vfs.mkdir(&self.op(), &above, dir(unit.dir).bytes(), 0o755)?;
         self.began(place, &dir)?;
-        let mut name = Name::new(b'f', 0);
+        let mut name = EntryName::new(b'f', 0);
         for file in 0..self.shape.files {
             name.set(file);
             let (inode, _) = self.vfs.mknod(&self.op(), &dir, name.bytes(), mode::S_IFREG | 0o644, 0)?;
@@ -275,7 +276,7 @@ impl<'a> Walking<'a> {
     fn change(&self, change: AgingStep, unit: Unit, file: u64) -> Result<()> {
         let above = self.found(&self.vfs.root(), top(unit.tree))?;
         let dir = self.found(&above, dir(unit.dir))?;
-        let (name, place) = (Name::new(b'f', file), self.place(unit) + 1 + file as usize);
+        let (name, place) = (EntryName::new(b'f', file), self.place(unit) + 1 + file as usize);
         match change {
             AgingStep::Remove => {
                 self.ends(place)?;
@@ -322,7 +323,7 @@ impl<'a> Walking<'a> {
         let (root, place) = (self.vfs.root(), self.place(unit));
         let above = self.found(&root, top(unit.tree))?;
         let inode = self.found(&above, dir(unit.dir))?;
-        let mut name = Name::new(b'f', 0);
+        let mut name = EntryName::new(b'f', 0);
         for file in 0..self.shape.files {
             name.set(file);
             self.ends(place + 1 + file as usize)?;
@@ -346,9 +347,9 @@ impl Worker for Walking<'_> {
         ensure!(ops == self.shape.per_dir(), "a directory cannot be cut");
         let unit = self.units.next().context("no directory is left")?;
         match self.phase {
-            Phase::Create => self.create(unit),
-            Phase::Find => self.find(unit),
-            Phase::Unlink => self.unlink(unit),
+            TreePhase::Create => self.create(unit),
+            TreePhase::Find => self.find(unit),
+            TreePhase::Unlink => self.unlink(unit),
         }
     }
 

@@ -18,8 +18,8 @@ use serde_json::json;
 
 use crate::harness::Arm;
 use crate::harness::schedule::Params;
-use crate::workloads::target::Target;
-use crate::workloads::tree::shape::Shape;
+use crate::workloads::target::RunTarget;
+use crate::workloads::tree::shape::TreeShape;
 use crate::workloads::{Maker, Prepare, Workload, options};
 
 /// Least value of `--memory`.
@@ -33,7 +33,7 @@ const AGED: &str = "Age the trees before find and unlink: in each of 10 rounds h
 /// The phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Phase {
+pub enum TreePhase {
     /// Makes all directories and files.
     Create,
     /// Reads every directory and looks at each entry.
@@ -46,27 +46,27 @@ pub enum Phase {
 #[derive(Clone, Debug)]
 pub struct TreePlan {
     /// The measured phases, by variant.
-    pub phases: Vec<Phase>,
+    pub phases: Vec<TreePhase>,
     /// Whether trees are aged before they are walked or removed.
     pub aged: bool,
 }
 
 impl TreePlan {
     /// Whether this phase needs aged trees.
-    pub fn wants_aged(&self, phase: Phase) -> bool {
-        self.aged && phase != Phase::Create
+    pub fn wants_aged(&self, phase: TreePhase) -> bool {
+        self.aged && phase != TreePhase::Create
     }
 
     /// Whether aged trees exist after this phase.
-    pub fn leaves_aged(&self, phase: Phase) -> bool {
-        self.aged && phase == Phase::Find
+    pub fn leaves_aged(&self, phase: TreePhase) -> bool {
+        self.aged && phase == TreePhase::Find
     }
 
     /// The phase of a variant.
     ///
     /// # Errors
     /// If there is none.
-    pub fn phase(&self, variant: usize) -> Result<Phase> {
+    pub fn phase(&self, variant: usize) -> Result<TreePhase> {
         self.phases.get(variant).copied().context("no such phase")
     }
 }
@@ -120,7 +120,7 @@ impl Workload for Trees {
             number("trees", "20", 10_000, "Trees, which are dealt to the threads"),
             number("dirs", "10", 1_000_000, "Directories of a tree"),
             number("files", "1000", 10_000_000, "Files of a directory"),
-            options::phases::<Phase>().conflicts_with("memory"),
+            options::phases::<TreePhase>().conflicts_with("memory"),
             options::aged().conflicts_with("memory").long_help(AGED),
             memory,
         ]
@@ -129,7 +129,7 @@ impl Workload for Trees {
     fn cases<'w>(&'w self, matches: &ArgMatches) -> Result<Vec<Prepare<'w>>> {
         let number =
             |name: &str| matches.get_one::<u64>(name).copied().with_context(|| format!("--{name} is needed"));
-        let shape = Shape { trees: number("trees")?, dirs: number("dirs")?, files: number("files")? };
+        let shape = TreeShape { trees: number("trees")?, dirs: number("dirs")?, files: number("files")? };
         let threads = matches.get_many::<u64>("threads").into_iter().flatten().max().copied().unwrap_or(1);
         ensure!(
             threads <= shape.trees,
@@ -148,7 +148,7 @@ impl Workload for Trees {
         if aged {
             params.insert("aged".to_owned(), json!(true));
         }
-        let phases = options::chosen::<Phase>(matches);
+        let phases = options::chosen::<TreePhase>(matches);
         let named = |phase| Params::from_iter([("phase".to_owned(), phase)]);
         let variants = match limit {
             Some(_) => vec![named(json!("stream"))],
@@ -159,8 +159,8 @@ impl Workload for Trees {
 }
 
 struct Made {
-    shape: Shape,
-    phases: Vec<Phase>,
+    shape: TreeShape,
+    phases: Vec<TreePhase>,
     limit: Option<u64>,
     aged: bool,
 }
@@ -179,16 +179,16 @@ impl Maker for Made {
                 bail!("with --memory uvfs goes by its own inode hash, and work would not be equal")
             }
             Some(limit) => Ok(Box::new(stream::Stream::new(name, self.shape, limit, own)?)),
-            None => Ok(Box::new(inproc::InProcess::new(name, self.shape, self.plan(), own)?)),
+            None => Ok(Box::new(inproc::TreeInProcess::new(name, self.shape, self.plan(), own)?)),
         }
     }
 
-    fn target(&self, target: &Target) -> Result<Box<dyn Arm>> {
+    fn target(&self, target: &RunTarget) -> Result<Box<dyn Arm>> {
         ensure!(
             self.limit.is_none(),
             "{target}: --memory limits the cache of this process; its only target is inproc"
         );
-        Ok(Box::new(calls::SystemCalls::new(target, self.shape, self.plan())?))
+        Ok(Box::new(calls::TreeCalls::new(target, self.shape, self.plan())?))
     }
 }
 

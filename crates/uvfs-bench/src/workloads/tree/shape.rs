@@ -2,11 +2,11 @@
 
 use std::ffi::CStr;
 
-use crate::harness::Seat;
+use crate::harness::WorkerSeat;
 
 /// `trees` trees of `dirs` directories of `files` files each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct TreeShape {
     /// Trees.
     pub trees: u64,
     /// Directories of a tree.
@@ -15,7 +15,7 @@ pub struct Shape {
     pub files: u64,
 }
 
-impl Shape {
+impl TreeShape {
     /// Operations of a directory: itself and its files.
     pub fn per_dir(self) -> u64 {
         self.files + 1
@@ -43,7 +43,7 @@ impl Shape {
     }
 
     /// The directories of the trees dealt to a seat, in order.
-    pub fn dealt(self, seat: Seat) -> Units {
+    pub fn dealt(self, seat: WorkerSeat) -> Units {
         Units { shape: self, step: seat.of as u64, tree: seat.index as u64, dir: 0 }
     }
 }
@@ -60,7 +60,7 @@ pub struct Unit {
 /// Directories that remain to be done.
 #[derive(Clone, Copy, Debug)]
 pub struct Units {
-    shape: Shape,
+    shape: TreeShape,
     step: u64,
     tree: u64,
     dir: u64,
@@ -94,9 +94,9 @@ const DIGITS: usize = 8;
 
 /// A letter and eight digits, and a nul for system calls.
 #[derive(Clone, Copy, Debug)]
-pub struct Name([u8; DIGITS + 2]);
+pub struct EntryName([u8; DIGITS + 2]);
 
-impl Name {
+impl EntryName {
     /// The name with this letter and number.
     pub fn new(letter: u8, number: u64) -> Self {
         let mut name = Self([0; DIGITS + 2]);
@@ -128,13 +128,13 @@ impl Name {
 }
 
 /// The top of a tree.
-pub fn top(tree: u64) -> Name {
-    Name::new(b't', tree)
+pub fn top(tree: u64) -> EntryName {
+    EntryName::new(b't', tree)
 }
 
 /// A directory of a tree.
-pub fn dir(dir: u64) -> Name {
-    Name::new(b'd', dir)
+pub fn dir(dir: u64) -> EntryName {
+    EntryName::new(b'd', dir)
 }
 
 #[cfg(test)]
@@ -144,9 +144,9 @@ mod tests {
 
     #[test]
     fn every_directory_is_dealt_once() {
-        let shape = Shape { trees: 7, dirs: 3, files: 5 };
+        let shape = TreeShape { trees: 7, dirs: 3, files: 5 };
         for of in 1..=7 {
-            let dealt: Vec<Unit> = (0..of).flat_map(|index| shape.dealt(Seat { index, of })).collect();
+            let dealt: Vec<Unit> = (0..of).flat_map(|index| shape.dealt(WorkerSeat { index, of })).collect();
             let different: HashSet<_> = dealt.iter().map(|unit| (unit.tree, unit.dir)).collect();
             assert_eq!((dealt.len(), different.len()), (21, 21));
         }
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn names_are_letters_and_digits() {
-        let mut name = Name::new(b'f', 0);
+        let mut name = EntryName::new(b'f', 0);
         assert_eq!((name.bytes(), name.c()), (&b"f00000000"[..], c"f00000000"));
         name.set(10_203);
         assert_eq!((name.bytes(), name.c()), (&b"f00010203"[..], c"f00010203"));

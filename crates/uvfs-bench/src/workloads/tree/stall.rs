@@ -44,9 +44,9 @@ impl Stalls {
 
 /// The observations of all threads.
 #[derive(Debug, Default)]
-pub struct Book(Mutex<Stalls>);
+pub struct StallBook(Mutex<Stalls>);
 
-impl Book {
+impl StallBook {
     /// Adds one thread's observations.
     pub fn enter(&self, stalls: &Stalls) {
         self.0.lock().add(stalls);
@@ -105,7 +105,7 @@ mod tests {
         one.window(64, ms(5), ms(5));
         one.window(64, ms(3), ms(1));
         two.window(64, Duration::from_micros(2), ms(9));
-        let book = Book::default();
+        let book = StallBook::default();
         assert_eq!(book.remark(), None);
         book.enter(&one);
         book.enter(&two);

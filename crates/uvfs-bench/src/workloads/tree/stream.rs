@@ -14,9 +14,9 @@ use uvfs::{Attr, Context, Cred, DirEntry, InodeId, Vfs, VfsConfig};
 use uvfs_cache::Peek;
 use uvfs_drivers::generated::{Generated, ROOT_INO, Spec};
 
-use crate::harness::{Arm, Seat, Worker, usage};
-use crate::workloads::tree::shape::{Shape, Unit, Units};
-use crate::workloads::tree::stall::{Book, Meter};
+use crate::harness::{Arm, Worker, WorkerSeat, usage};
+use crate::workloads::tree::shape::{TreeShape, Unit, Units};
+use crate::workloads::tree::stall::{Meter, StallBook};
 
 /// Length of the names.
 const NAME: u8 = 12;
@@ -28,11 +28,11 @@ const AGAIN: usize = 64;
 /// The arm.
 pub struct Stream {
     name: &'static str,
-    shape: Shape,
+    shape: TreeShape,
     limit: u64,
     /// One cache for all, or one for each thread with its part of the limit.
     vfss: Vec<(Arc<Vfs>, Arc<Generated>)>,
-    stalls: Book,
+    stalls: StallBook,
     /// The most bytes that a cache had committed, read at each [`LOOK`]th entry.
     most: AtomicU64,
 }
@@ -42,7 +42,7 @@ impl Stream {
     ///
     /// # Errors
     /// If the trees are impossible, or there is no address space.
-    pub fn new(name: &'static str, shape: Shape, limit: u64, own: usize) -> Result<Self> {
+    pub fn new(name: &'static str, shape: TreeShape, limit: u64, own: usize) -> Result<Self> {
         let limit = limit / own as u64;
         let mounted = |_| {
             let dirs = shape.trees * shape.dirs;
@@ -53,10 +53,10 @@ impl Stream {
             Ok((Vfs::new(config, driver.clone())?, driver))
         };
         let vfss = (0..own).map(mounted).collect::<Result<_>>()?;
-        Ok(Self { name, shape, limit, vfss, stalls: Book::default(), most: AtomicU64::new(0) })
+        Ok(Self { name, shape, limit, vfss, stalls: StallBook::default(), most: AtomicU64::new(0) })
     }
 
-    fn streaming(&self, shape: Shape, seat: Seat) -> Streaming<'_> {
+    fn streaming(&self, shape: TreeShape, seat: WorkerSeat) -> Streaming<'_> {
         let (vfs, driver) = &self.vfss[seat.index.min(self.vfss.len() - 1)];
         let context = vfs.context(Cred::root());
         Streaming {
@@ -78,15 +78,15 @@ impl Arm for Stream {
 
     fn check(&self) -> Result<()> {
         for index in 0..self.vfss.len() {
-            let shape = Shape { trees: 1 + index as u64, dirs: 1, ..self.shape };
-            let mut streaming = self.streaming(shape, Seat { index, of: index + 1 });
+            let shape = TreeShape { trees: 1 + index as u64, dirs: 1, ..self.shape };
+            let mut streaming = self.streaming(shape, WorkerSeat { index, of: index + 1 });
             streaming.batch(shape.per_dir())?;
             streaming.between();
         }
         Ok(())
     }
 
-    fn worker<'a>(&'a self, _variant: usize, seat: Seat) -> Result<Box<dyn Worker + 'a>> {
+    fn worker<'a>(&'a self, _variant: usize, seat: WorkerSeat) -> Result<Box<dyn Worker + 'a>> {
         Ok(Box::new(self.streaming(self.shape, seat)))
     }
 
@@ -136,7 +136,7 @@ impl Again {
 /// One thread. A batch is a directory.
 struct Streaming<'a> {
     arm: &'a Stream,
-    shape: Shape,
+    shape: TreeShape,
     units: Units,
     context: Context<'a>,
     driver: &'a Generated,

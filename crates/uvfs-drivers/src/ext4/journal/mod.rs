@@ -25,11 +25,11 @@ use std::sync::Arc;
 
 use uvfs::types::mode;
 
-use super::blocks::Source;
+use super::blocks::ImageSource;
 use super::bytes::{u16_at, u32_at};
 use super::fault::{self, Fault, ensure};
 use super::superblock::Superblock;
-use super::{Fs, Refused, features};
+use super::{Fs, ImageRefused, features};
 
 use overlay::Overlay;
 use ring::Ring;
@@ -62,10 +62,10 @@ impl Replayed {
 /// The source with its journal's changes in front of it, if there are any and `noload` does not leave them out.
 pub(super) fn settle(
     name: &str,
-    source: Arc<dyn Source>,
+    source: Arc<dyn ImageSource>,
     sup: &Superblock,
     noload: bool,
-) -> Result<(Arc<dyn Source>, Replayed), Refused> {
+) -> Result<(Arc<dyn ImageSource>, Replayed), ImageRefused> {
     let needed = sup.has_incompat(features::NEEDS_RECOVERY) && sup.has_compat(features::COMPAT_HAS_JOURNAL);
     if !needed {
         return Ok((source, Replayed::default()));
@@ -97,7 +97,7 @@ pub(super) fn settle(
 }
 
 /// The blocks of the journal's inode.
-fn ring<'s>(fs: &Fs, source: &'s dyn Source) -> fault::Result<Ring<'s>> {
+fn ring<'s>(fs: &Fs, source: &'s dyn ImageSource) -> fault::Result<Ring<'s>> {
     let node = fs.early_node(fs.sup.journal)?;
     let is_file = node.fmt() == mode::S_IFREG && node.links() != 0 && !node.is_inline();
     ensure(is_file && node.expect_plain().is_ok(), "the inode of the journal")?;
@@ -107,7 +107,7 @@ fn ring<'s>(fs: &Fs, source: &'s dyn Source) -> fault::Result<Ring<'s>> {
 }
 
 /// Refuses a log that would take too long.
-fn expect_short(head: &LogHead, block_size: usize) -> Result<(), Refused> {
+fn expect_short(head: &LogHead, block_size: usize) -> Result<(), ImageRefused> {
     if (head.end - head.first).saturating_mul(block_size as u64) > BYTES_MAX {
         return Err(refused("its journal is longer than 4 GiB, which is not replayed here"));
     }
@@ -148,12 +148,12 @@ fn tell(name: &str, head: &LogHead, found: &Found) {
     }
 }
 
-fn damaged(fault: Fault) -> Refused {
+fn damaged(fault: Fault) -> ImageRefused {
     refused(&format!("its journal is damaged ({})", fault.place()))
 }
 
-fn refused(why: &str) -> Refused {
-    Refused::new(format!(
+fn refused(why: &str) -> ImageRefused {
+    ImageRefused::new(format!(
         "{why}: run e2fsck -fy on it, or read it without what is only in the journal: -o noload"
     ))
 }

@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::super::blocks::Source;
+use super::super::blocks::ImageSource;
 use super::block::MAGIC;
 use super::scan::Changes;
 
@@ -36,14 +36,14 @@ impl Place {
 
 /// See the module's head.
 pub(super) struct Overlay {
-    source: Arc<dyn Source>,
+    source: Arc<dyn ImageSource>,
     block_size: u64,
     /// By block, in order.
     changed: Box<[(u64, Place)]>,
 }
 
 impl Overlay {
-    pub(super) fn new(source: Arc<dyn Source>, block_size: usize, changes: Changes) -> Self {
+    pub(super) fn new(source: Arc<dyn ImageSource>, block_size: usize, changes: Changes) -> Self {
         Self { source, block_size: block_size as u64, changed: changes.into_iter().collect() }
     }
 
@@ -63,7 +63,7 @@ impl Overlay {
     }
 }
 
-impl Source for Overlay {
+impl ImageSource for Overlay {
     fn size(&self) -> u64 {
         self.source.size()
     }

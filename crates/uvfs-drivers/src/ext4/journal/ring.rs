@@ -4,7 +4,7 @@
 //! claim a long log.
 
 use super::super::Fs;
-use super::super::blocks::Source;
+use super::super::blocks::ImageSource;
 use super::super::fault::{Fault, Result, ensure};
 use super::super::inode::Node;
 use uvfs::types::Errno;
@@ -23,7 +23,7 @@ struct Piece {
 
 /// See the module's head.
 pub(super) struct Ring<'s> {
-    source: &'s dyn Source,
+    source: &'s dyn ImageSource,
     block_size: usize,
     blocks: u64,
     /// In order.
@@ -32,7 +32,7 @@ pub(super) struct Ring<'s> {
 
 impl<'s> Ring<'s> {
     /// The first `blocks` blocks of an inode.
-    pub(super) fn new(fs: &Fs, node: &Node, source: &'s dyn Source, blocks: u64) -> Result<Self> {
+    pub(super) fn new(fs: &Fs, node: &Node, source: &'s dyn ImageSource, blocks: u64) -> Result<Self> {
         let (mut pieces, mut next) = (Vec::<Piece>::new(), 0);
         while next < blocks {
             let run = fs.run(node, next)?;
@@ -88,7 +88,7 @@ impl<'s> Ring<'s> {
 #[cfg(test)]
 impl<'s> Ring<'s> {
     /// A whole source, backwards from its end so that no block stands where it is counted.
-    pub(super) fn backwards(source: &'s dyn Source, block_size: usize) -> Self {
+    pub(super) fn backwards(source: &'s dyn ImageSource, block_size: usize) -> Self {
         let blocks = source.size() / block_size as u64;
         let pieces = (0..blocks).map(|first| Piece { first, at: blocks - 1 - first, len: 1 }).collect();
         Self { source, block_size, blocks, pieces }

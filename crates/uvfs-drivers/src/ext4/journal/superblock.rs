@@ -2,7 +2,7 @@
 //!
 //! Read and checked once; plain values afterwards.
 
-use super::super::Refused;
+use super::super::ImageRefused;
 use super::super::bytes::{be32_at, u8_at};
 use super::super::checksum::{crc32c, crc32c_around, right};
 use super::block::{Header, Kind};
@@ -65,7 +65,7 @@ pub(super) struct LogHead {
 
 impl LogHead {
     /// Parses the head; its inode has `blocks` blocks.
-    pub(super) fn parse(raw: &[u8], block_size: usize, blocks: u64) -> Result<Self, Refused> {
+    pub(super) fn parse(raw: &[u8], block_size: usize, blocks: u64) -> Result<Self, ImageRefused> {
         let bad = |what: &str| refused(&format!("the head of its journal is damaged ({what})"));
         let within = |holds: bool, what| if holds { Ok(()) } else { Err(bad(what)) };
         let kind = Header::of(raw).map(|header| header.kind);

@@ -8,7 +8,7 @@ use super::overlay::Overlay;
 use super::ring::Ring;
 use super::scan::{End, Found, scan};
 use super::superblock::{LogHead, Sums};
-use crate::ext4::blocks::Source;
+use crate::ext4::blocks::ImageSource;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -325,7 +325,7 @@ struct Changing {
     reads: AtomicUsize,
 }
 
-impl Source for Changing {
+impl ImageSource for Changing {
     fn size(&self) -> u64 {
         self.image.len() as u64
     }

@@ -5,7 +5,7 @@
 
 /// A file handle, as name_to_handle_at(2) gives it: its type, and its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Handle<'a> {
+pub struct WatchedHandle<'a> {
     /// `handle_type`.
     pub kind: i32,
     /// `f_handle`.
@@ -16,9 +16,9 @@ pub struct Handle<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place<'a> {
     /// A name in a directory.
-    Name(Handle<'a>, &'a [u8]),
+    Name(WatchedHandle<'a>, &'a [u8]),
     /// A file or directory itself.
-    Object(Handle<'a>),
+    Object(WatchedHandle<'a>),
 }
 
 /// One event.
@@ -109,7 +109,7 @@ impl<'a> Event<'a> {
     }
 
     /// Of a rename: the file, its directory now and its name there.
-    pub(super) fn moved(&self) -> Option<(Handle<'a>, Handle<'a>, &'a [u8])> {
+    pub(super) fn moved(&self) -> Option<(WatchedHandle<'a>, WatchedHandle<'a>, &'a [u8])> {
         if self.mask & libc::FAN_RENAME == 0 {
             return None;
         }
@@ -154,7 +154,7 @@ fn record(bytes: &[u8]) -> Option<(Option<Place<'_>>, &[u8])> {
         _ => return Some((None, rest)),
     };
     let size = u32_at(this, FID - 8)? as usize;
-    let handle = Handle { kind: u32_at(this, FID - 4)? as i32, bytes: this.get(FID..)?.get(..size)? };
+    let handle = WatchedHandle { kind: u32_at(this, FID - 4)? as i32, bytes: this.get(FID..)?.get(..size)? };
     if handle.kind == NO_FILE || size == 0 {
         return Some((None, rest));
     }
@@ -201,8 +201,8 @@ mod tests {
         bytes
     }
 
-    fn handle(bytes: &[u8]) -> Handle<'_> {
-        Handle { kind: 1, bytes }
+    fn handle(bytes: &[u8]) -> WatchedHandle<'_> {
+        WatchedHandle { kind: 1, bytes }
     }
 
     fn sample() -> Vec<u8> {

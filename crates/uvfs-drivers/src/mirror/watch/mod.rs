@@ -39,7 +39,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{Mode, OFlags, Timespec, openat};
 use rustix::io::Errno;
 
-pub use event::Handle;
+pub use event::WatchedHandle;
 use event::{Event, Events, Place};
 
 /// Bytes of events that are read at a time: some thousand.
@@ -56,14 +56,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The listener for changes. Called from the watcher's thread, one call at a time.
 pub trait Told: Send + Sync + 'static {
     /// `name` in the directory `dir` was made, removed, or leads elsewhere.
-    fn name(&self, dir: Handle<'_>, name: &[u8]);
+    fn name(&self, dir: WatchedHandle<'_>, name: &[u8]);
     /// A rename has given this file `name` in the directory `dir`. Both names are reported too.
-    fn moved(&self, handle: Handle<'_>, dir: Handle<'_>, name: &[u8]);
+    fn moved(&self, handle: WatchedHandle<'_>, dir: WatchedHandle<'_>, name: &[u8]);
     /// Attributes were changed; with `content`, the file's content too. Returns whether that was to be expected, like
     /// a user's write to a lent file through the mount. Events gather then as after our own.
-    fn object(&self, handle: Handle<'_>, content: bool) -> bool;
+    fn object(&self, handle: WatchedHandle<'_>, content: bool) -> bool;
     /// Whether the mirror knows the source itself by this handle.
-    fn is_source(&self, dir: Handle<'_>) -> bool;
+    fn is_source(&self, dir: WatchedHandle<'_>) -> bool;
     /// Events were lost: anything may have changed.
     fn overflow(&self);
     /// No event will come any more.
@@ -73,9 +73,9 @@ pub trait Told: Send + Sync + 'static {
 /// Why a file system cannot be watched, as the rest of a sentence that begins with "changes by others are not seen:
 /// ".
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused(String);
+pub struct WatchRefused(String);
 
-impl Refused {
+impl WatchRefused {
     pub(super) fn no_handles() -> Self {
         Self("the file system has no handles of its own that files could be told by".into())
     }
@@ -97,13 +97,13 @@ impl Refused {
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for WatchRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for WatchRefused {}
 
 /// The counts of events so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -175,7 +175,7 @@ impl Watcher {
     ///
     /// # Errors
     /// The reason why it cannot be watched.
-    pub fn start(source: BorrowedFd<'_>, told: Arc<dyn Told>) -> Result<Self, Refused> {
+    pub fn start(source: BorrowedFd<'_>, told: Arc<dyn Told>) -> Result<Self, WatchRefused> {
         Self::start_for(source, told, std::process::id(), PATIENCE)
     }
 
@@ -186,10 +186,10 @@ impl Watcher {
         told: Arc<dyn Told>,
         own: u32,
         patience: Duration,
-    ) -> Result<Self, Refused> {
+    ) -> Result<Self, WatchRefused> {
         let group = Arc::new(mark(source)?);
         let proof = Arc::<Proof>::default();
-        let os = |error: Errno| Refused(format!("no thread to watch with: {error}"));
+        let os = |error: Errno| WatchRefused(format!("no thread to watch with: {error}"));
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(os)?);
         let tally = Arc::<Tally>::default();
         let own = Arc::new(AtomicI32::new(i32::try_from(own).unwrap_or(0)));
@@ -205,10 +205,10 @@ impl Watcher {
         let thread = thread::Builder::new()
             .name("uvfs-watch".into())
             .spawn(move || thread.run())
-            .map_err(|error| Refused(format!("no thread to watch with: {error}")))?;
+            .map_err(|error| WatchRefused(format!("no thread to watch with: {error}")))?;
         let watcher = Self { stop, tally, own, thread: Some(thread) };
         open_and_tell(&group, source)?;
-        if proof.within(patience) { Ok(watcher) } else { Err(Refused::not_proven()) }
+        if proof.within(patience) { Ok(watcher) } else { Err(WatchRefused::not_proven()) }
     }
 
     /// No events are left out any more.
@@ -250,9 +250,9 @@ fn elsewhere(source: BorrowedFd<'_>) -> Result<Option<&'static str>, Errno> {
 }
 
 /// A group with a mark on the file system of `source`.
-fn mark(source: BorrowedFd<'_>) -> Result<OwnedFd, Refused> {
-    if let Some(name) = elsewhere(source).map_err(|errno| Refused(format!("statfs: {errno}")))? {
-        return Err(Refused(format!("on {name} this kernel does not learn of all of them")));
+fn mark(source: BorrowedFd<'_>) -> Result<OwnedFd, WatchRefused> {
+    if let Some(name) = elsewhere(source).map_err(|errno| WatchRefused(format!("statfs: {errno}")))? {
+        return Err(WatchRefused(format!("on {name} this kernel does not learn of all of them")));
     }
     let with_target = sys::group(true).map(|group| (group, true));
     let (group, renames) = match with_target {
@@ -261,8 +261,8 @@ fn mark(source: BorrowedFd<'_>) -> Result<OwnedFd, Refused> {
         outcome => outcome.map_err(no_group)?,
     };
     sys::mark(&group, source, renames).map_err(|errno| {
-        Refused(match errno {
-            Errno::OPNOTSUPP | Errno::NODEV => return Refused::no_handles(),
+        WatchRefused(match errno {
+            Errno::OPNOTSUPP | Errno::NODEV => return WatchRefused::no_handles(),
             Errno::XDEV => "it is a subvolume, of whose files the file system has several identities".into(),
             Errno::INVAL => "this kernel's fanotify is too old (Linux 5.9 is needed)".into(),
             Errno::PERM => "a file system can be watched by root only (CAP_SYS_ADMIN)".into(),
@@ -274,16 +274,16 @@ fn mark(source: BorrowedFd<'_>) -> Result<OwnedFd, Refused> {
 
 /// Opens `source`, and lets the group get an event for that. The group gets events of opens no longer than this
 /// takes.
-fn open_and_tell(group: &OwnedFd, source: BorrowedFd<'_>) -> Result<(), Refused> {
-    let refused = |errno: Errno| Refused(format!("whether events come cannot be found out: {errno}"));
+fn open_and_tell(group: &OwnedFd, source: BorrowedFd<'_>) -> Result<(), WatchRefused> {
+    let refused = |errno: Errno| WatchRefused(format!("whether events come cannot be found out: {errno}"));
     sys::tell_of_opens(group, source, true).map_err(refused)?;
     let opened = openat(source, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     sys::tell_of_opens(group, source, false).map_err(refused)?;
     opened.map(drop).map_err(refused)
 }
 
-fn no_group(errno: Errno) -> Refused {
-    Refused(match errno {
+fn no_group(errno: Errno) -> WatchRefused {
+    WatchRefused(match errno {
         Errno::PERM => "a file system can be watched by root only (CAP_SYS_ADMIN)".into(),
         Errno::NOSYS => "this kernel has no fanotify".into(),
         Errno::INVAL => "this kernel's fanotify is too old (Linux 5.9 is needed)".into(),
@@ -449,22 +449,22 @@ mod tests {
         }
     }
 
-    fn hex(handle: Handle<'_>) -> String {
+    fn hex(handle: WatchedHandle<'_>) -> String {
         format!("{}:{:02x?}", handle.kind, handle.bytes)
     }
 
     impl Told for Heard {
-        fn name(&self, dir: Handle<'_>, name: &[u8]) {
+        fn name(&self, dir: WatchedHandle<'_>, name: &[u8]) {
             self.note(format!("name {} {}", hex(dir), String::from_utf8_lossy(name)));
         }
-        fn object(&self, handle: Handle<'_>, content: bool) -> bool {
+        fn object(&self, handle: WatchedHandle<'_>, content: bool) -> bool {
             self.note(format!("object {} {content}", hex(handle)));
             false
         }
-        fn moved(&self, handle: Handle<'_>, dir: Handle<'_>, name: &[u8]) {
+        fn moved(&self, handle: WatchedHandle<'_>, dir: WatchedHandle<'_>, name: &[u8]) {
             self.note(format!("moved {} {} {}", hex(handle), hex(dir), String::from_utf8_lossy(name)));
         }
-        fn is_source(&self, _: Handle<'_>) -> bool {
+        fn is_source(&self, _: WatchedHandle<'_>) -> bool {
             !self.deaf
         }
         fn overflow(&self) {
@@ -478,7 +478,7 @@ mod tests {
     /// As name_to_handle_at(2) gives it.
     fn handle_of(path: &Path) -> String {
         let (kind, bytes) = sys::handle_of(path).expect("a handle");
-        hex(Handle { kind, bytes: &bytes })
+        hex(WatchedHandle { kind, bytes: &bytes })
     }
 
     fn sh(dir: &Path, script: &str) {
@@ -589,7 +589,7 @@ mod tests {
         let heard = Arc::new(Heard { deaf: true, ..Heard::default() });
         // The event is in the queue when the waiting begins; a second is for the thread to read it.
         let why = Watcher::start_for(source.as_fd(), heard, std::process::id(), Duration::from_secs(1));
-        assert_eq!(why.expect_err("nothing is proven"), Refused::not_proven());
+        assert_eq!(why.expect_err("nothing is proven"), WatchRefused::not_proven());
     }
 
     /// Opens by others are not reported, and changes of directories are reported as before.
