@@ -11,7 +11,7 @@ impl World {
         let mut out = [0; TARGET_MAX];
         let found = self.cache.child_target(at, child, || Time::new(0, 0), &mut out).unwrap().unwrap();
         let mut way = Way::new(at);
-        way.add_link(found.link);
+        way.add_link(found.link.unwrap());
         way.add(at);
         way
     }

@@ -178,6 +178,12 @@ impl Cache {
         !self.clock.passed(deadline) && self.check(at)
     }
 
+    /// Whether the attributes of `at` are trusted without a look at the clock. As [`Cache::perm`], this is of `at` if
+    /// [`Cache::check`] succeeds afterwards.
+    pub fn lasts(&self, at: Pos) -> bool {
+        self.clock.stands(self.inodes.private(at.index).deadline.load(Ordering::Relaxed))
+    }
+
     /// Permissions of `at`; valid if [`Cache::check`] succeeds afterwards.
     #[inline]
     pub fn perm(&self, at: Pos) -> Perm {

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use crate::driver::Inode;
 use crate::namei::handle::Handle;
-use crate::namei::symlinks::follow;
+use crate::namei::symlinks::{follow, may_be_one_more};
 use crate::namei::{Last, Parent, Walker, check_path};
 use crate::ops::checks::is_dir;
 use crate::ops::file::Opening;
@@ -116,9 +116,10 @@ fn through<'v>(
     attr: &Attr,
 ) -> Result<Parent<'v, 'static>> {
     let vfs = walker.vfs;
+    may_be_one_more(parent.links)?;
     let dir = vfs.attr_now(op, &parent.dir)?;
     permission::may_follow(vfs.protected, &op.cred, (&dir).into(), attr)?;
-    let target = follow(walker, op, link, parent.links)?;
+    let target = follow(walker, op, link)?;
     let next = walker.parent_from(&parent.dir, &target, parent.links + 1)?;
     let last = match next.last {
         Last::Name(name) => Last::Name(Cow::Owned(name.into_owned())),

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 
 use crate::driver::Inode;
 use crate::namei::path::{Component, Kind, component};
-use crate::namei::symlinks::{follow, is_followed, replaced};
+use crate::namei::symlinks::{follow, is_followed, may_be_one_more, replaced};
 use crate::namei::{Goal, Last, Walker};
 use crate::permission;
 use crate::types::{Attr, Errno, Found, Op, Result};
@@ -121,10 +121,11 @@ impl<'w, 'v, 'p> RefWalk<'w, 'v, 'p> {
             Found::Absent(_) => return Err(Errno::NOENT),
         };
         if is_followed(attr.fmt(), !c.last || c.slash, goal.follows()) {
+            may_be_one_more(self.links)?;
             if c.last {
                 self.may_follow(&attr)?;
             }
-            let target = follow(self.walker, &self.op, &inode, self.links)?;
+            let target = follow(self.walker, &self.op, &inode)?;
             let absolute = target.starts_with(b"/");
             return Ok(Met::Link(replaced(target, &self.text, c), absolute));
         }

@@ -1,7 +1,8 @@
 //! Symbolic links: the rules of both walks, and the steps of the lock-free walk.
 //!
 //! Both walks follow a link if something comes after it, or if the caller wants the end of the path. They follow
-//! [`MAX_SYMLINKS`] at most, and never an empty one. `fs.protected_symlinks` judges the last component only.
+//! [`MAX_SYMLINKS`] at most, and never an empty one. `fs.protected_symlinks` judges the last component only. As on
+//! Linux, a link is first counted, then judged, then read.
 //!
 //! The lock-free walk copies the target of a link to its stack, in the same look as the attributes, and walks it from
 //! the link's directory or from the root. Then it goes on behind the link. So it calls itself as deep as links are
@@ -29,7 +30,7 @@ pub(crate) fn is_followed(fmt: u32, slash: bool, wanted: bool) -> bool {
 }
 
 /// ELOOP if no link may be followed after `links` others.
-fn may_be_one_more(links: u32) -> Result<()> {
+pub(crate) fn may_be_one_more(links: u32) -> Result<()> {
     if links >= MAX_SYMLINKS { Err(Errno::LOOP) } else { Ok(()) }
 }
 
@@ -45,9 +46,8 @@ pub(crate) fn count_more(links: &mut u32, more: u32) -> std::result::Result<(), 
     if *links > MAX_SYMLINKS { Err(Stop::Final(Errno::LOOP)) } else { Ok(()) }
 }
 
-/// The target of the link `inode`, after `links` others; ELOOP if those are too many. Never empty.
-pub(crate) fn follow<'v>(walker: &Walker<'_, 'v>, op: &Op, inode: &Inode<'v>, links: u32) -> Result<Vec<u8>> {
-    may_be_one_more(links)?;
+/// The target of the link `inode`. Never empty. The caller has counted the link.
+pub(crate) fn follow<'v>(walker: &Walker<'_, 'v>, op: &Op, inode: &Inode<'v>) -> Result<Vec<u8>> {
     let target = walker.vfs.readlink(op, inode)?;
     leads_somewhere(&target)?;
     Ok(target)
@@ -174,16 +174,20 @@ impl Walker<'_, '_> {
             return Err(bail());
         };
         let target = &buffer[..found.len];
+        may_be_one_more(*links).map_err(Stop::Final)?;
         if last {
             self.may_follow_at(at, dir, &found.attr)?.then_some(()).ok_or_else(bail)?;
         }
-        may_be_one_more(*links).and_then(|()| leads_somewhere(target)).map_err(Stop::Final)?;
+        leads_somewhere(target).map_err(Stop::Final)?;
         // Only the walk with references knows the control directory.
         if vfs.may_mean_control(target) {
             return Err(bail());
         }
         *links += 1;
-        trail.add_link(found.link);
+        match found.link {
+            Some(link) => trail.add_link(link),
+            None => trail.spoil(),
+        }
         Ok(target)
     }
 
@@ -226,6 +230,7 @@ impl Walker<'_, '_> {
         if target.starts_with(b"/") {
             let root = self.begin(self.root)?;
             trail.add(root);
+            self.without_name(root, 0, trail)?;
             return Ok((root, dirs));
         }
         let (mut at, mut offset) = (at, 0);
@@ -240,6 +245,7 @@ impl Walker<'_, '_> {
                 }
                 at = self.up(at)?;
                 trail.add(at);
+                self.without_name(at, 0, trail)?;
             }
             offset = c.next;
         }

@@ -154,8 +154,8 @@ impl Walker<'_, '_> {
     }
 
     /// The start of a walk. No name led there that would have been looked up again, so its mode must still be
-    /// trusted. Directories further on were found by names that are as fresh as they are. (Root may search them
-    /// all.)
+    /// trusted. Directories further on were found by names that are as fresh as they are; for others see
+    /// [`Walker::without_name`]. (Root may search them all.)
     #[inline]
     pub(crate) fn begin(&self, start: &Inode<'_>) -> Result<Pos, Stop> {
         let at = self.vfs.cache.pos_of(start).ok_or(Stop::Bail(Bail::Gone))?;
@@ -163,6 +163,19 @@ impl Walker<'_, '_> {
             return Err(Stop::BailAt(Bail::Denied, at, 0));
         }
         Ok(at)
+    }
+
+    /// To be called at a directory in the middle of a walk that no name led to, before it is searched: a mounted root,
+    /// a parent, the walker's root behind a link. No lookup has renewed its attributes, so they must still be trusted.
+    /// Otherwise the walk with references goes on there, at `offset`. A walk by a prefix entry does not come here, so an
+    /// entry is kept only if the trust outlives the look.
+    #[inline]
+    pub(crate) fn without_name<M: Mark>(&self, at: Pos, offset: usize, trail: &mut M) -> Result<(), Stop> {
+        if self.cred.is_root() || self.vfs.cache.lasts(at) {
+            return Ok(());
+        }
+        trail.spoil();
+        if self.vfs.cache.believed(at) { Ok(()) } else { Err(Stop::BailAt(Bail::Denied, at, offset)) }
     }
 
     /// Walks through `dirs`, the front part of a path, all of whose components are to be entered. `trail` has the
@@ -188,6 +201,7 @@ impl Walker<'_, '_> {
                 Kind::DotDot => {
                     at = self.up(at)?;
                     trail.spoil();
+                    self.without_name(at, c.next, trail)?;
                 }
                 Kind::Name => {
                     if c.name.len() > NAME_MAX {
@@ -199,6 +213,7 @@ impl Walker<'_, '_> {
                             at = self.across(covered)?;
                             if at != covered {
                                 trail.add(at);
+                                self.without_name(at, c.next, trail)?;
                             }
                         }
                         Err(Stuck::Symlink) => at = self.through(at, c.into(), links, trail)?,

@@ -26,8 +26,8 @@ impl Vfs {
         self.mounts.control().filter(|control| control.dir == dir.id()).map(|control| control.root)
     }
 
-    /// Whether a walk along `path` may reach the control directory. A symbolic link's target may lead there too,
-    /// but links are followed with references.
+    /// Whether a walk along `path` may reach the control directory. The lock-free walk asks this of each link's target
+    /// too, and leaves such a link to the walk with references.
     pub(crate) fn may_mean_control(&self, path: &[u8]) -> bool {
         self.mounts.control().is_some() && path.split(|b| *b == b'/').any(|name| name == CONTROL_NAME)
     }

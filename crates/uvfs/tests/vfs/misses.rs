@@ -345,3 +345,94 @@ fn the_cache_makes_room_for_itself() {
     }
     assert!(store.evicted.load(std::sync::atomic::Ordering::Relaxed) > 0);
 }
+
+const SECOND: Ttl = Ttl::For(Duration::from_secs(1));
+
+/// Rule 14: `path` leads `somebody` through a directory that is closed behind the cache with `close`, and whose answer
+/// expires. The names on the way stay fresh, because `refresh` asks for them. Then neither stat nor open succeeds.
+fn closes(
+    vfs: &Arc<Vfs>,
+    somebody: &uvfs::Context<'_>,
+    path: &[u8],
+    close: impl Fn(u32),
+    refresh: impl Fn(),
+) {
+    // More than once: a prefix entry is used only after it was noted.
+    for _ in 0..3 {
+        somebody.stat(path).unwrap();
+    }
+    somebody.open(path, OpenFlags::READ, 0).unwrap();
+    close(0o700);
+    vfs.cache().advance_clock(1500);
+    refresh();
+    assert_eq!(errno(somebody.stat(path)), Some(Errno::ACCESS));
+    vfs.cache().advance_clock(1500);
+    refresh();
+    assert_eq!(errno(somebody.open(path, OpenFlags::READ, 0)), Some(Errno::ACCESS));
+    // Opened again, it leads on.
+    close(0o755);
+    vfs.cache().advance_clock(1500);
+    refresh();
+    somebody.stat(path).unwrap();
+}
+
+/// No name leads to a mounted root, so no lookup renews its attributes. Planted bugs:
+/// rule14-a-mounted-root-stays-open, rule14-an-entry-of-a-mounted-root-stays-open.
+#[test]
+fn rule14_the_permission_of_a_mounted_root_expires() {
+    let vfs = crate::common::vfs();
+    let store = Arc::new(Store::new(SECOND, false));
+    let (root, somebody) = (root(&vfs), user(&vfs, 1000, 1000));
+    root.mkdir(b"/m", 0o755).unwrap();
+    vfs.mount(&root.resolve(b"/m").unwrap(), Arc::clone(&store) as Arc<dyn uvfs::Driver>).unwrap();
+    store.plant(1, "f", FILE);
+    let close = |mode| store.change_mode(1, mode::S_IFDIR | mode);
+    let refresh = || assert!(root.stat(b"/m/f").unwrap().is_reg());
+    for path in [&b"/m/f"[..], b"/./././././././././m/f"] {
+        closes(&vfs, &somebody, path, close, refresh);
+    }
+}
+
+/// `..` asks for no name either. Planted bugs: rule14-a-parent-stays-open, rule14-a-links-parent-stays-open.
+#[test]
+fn rule14_the_permission_of_a_parent_expires() {
+    let mut store = Store::new(SECOND, false);
+    store.fixed_links = true;
+    let (store, vfs) = stored(store);
+    let d = store.plant(1, "d", DIR);
+    store.plant(d, "e", DIR);
+    store.plant(d, "f", FILE);
+    let (mut root, mut somebody) = (root(&vfs), user(&vfs, 1000, 1000));
+    root.symlink(b"../f", b"d/e/l").unwrap();
+    root.chdir(b"d").unwrap();
+    somebody.chdir(b"d/e").unwrap();
+    let close = |mode| store.change_mode(d, mode::S_IFDIR | mode);
+    let refresh = || {
+        assert!(root.stat(b"e").unwrap().is_dir());
+        root.lstat(b"e/l").unwrap();
+        root.stat(b"f").unwrap();
+    };
+    for path in [&b"../f"[..], b"l"] {
+        closes(&vfs, &somebody, path, close, refresh);
+    }
+}
+
+/// A walk by a prefix entry does not look at the root that an absolute link led to. Planted bug:
+/// rule14-an-entry-of-a-links-root-stays-open.
+#[test]
+fn rule14_the_permission_of_a_root_behind_a_link_expires() {
+    let (store, vfs) = stored(Store::new(SECOND, false));
+    store.plant(1, "m", DIR);
+    store.plant(1, "f", FILE);
+    let (mut root, mut somebody) = (root(&vfs), user(&vfs, 1000, 1000));
+    let inner = Arc::new(crate::common::Mem::default());
+    vfs.mount(&root.resolve(b"/m").unwrap(), inner).unwrap();
+    root.chdir(b"/m").unwrap();
+    root.symlink(b"/", b"root").unwrap();
+    somebody.chdir(b"/m").unwrap();
+    let close = |mode| store.change_mode(1, mode::S_IFDIR | mode);
+    let refresh = || assert!(root.stat(b"/f").unwrap().is_reg());
+    for path in [&b"root/f"[..], b"./././././././root/f"] {
+        closes(&vfs, &somebody, path, close, refresh);
+    }
+}

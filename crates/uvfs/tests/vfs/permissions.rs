@@ -286,6 +286,23 @@ fn protected_symlinks() {
     inside_with(uvfs::Protected::OFF, &text("-666 0:0 1 0"));
 }
 
+/// As on Linux, links are counted before the rule judges the last one. Planted bugs:
+/// links-are-judged-before-they-are-counted, links-are-judged-before-they-are-counted-with-references,
+/// links-are-judged-before-they-are-counted-by-creat.
+#[test]
+fn the_rule_for_symlinks_comes_after_their_number() {
+    let mut text =
+        String::from("mkdir t 1777 : ok\nmkfile f 666 : ok\n@1 symlink /f t/l : ok\nsymlink t/l l1 : ok\n");
+    for n in 2..=40 {
+        text += &format!("symlink l{} l{n} : ok\n", n - 1);
+    }
+    // The first walk of each path reads the targets with references, the second one finds them cached.
+    for _ in 0..2 {
+        text += "@2 stat l40 : ELOOP\n@2 stat l39 : EACCES\n@2 open l40 CREATE,READ 644 : ELOOP\n";
+    }
+    inside_with(uvfs::Protected { symlinks: true, ..uvfs::Protected::OFF }, &text);
+}
+
 #[test]
 fn protected_hardlinks() {
     let rules = uvfs::Protected { hardlinks: true, ..uvfs::Protected::OFF };

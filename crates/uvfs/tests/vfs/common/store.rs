@@ -27,6 +27,8 @@ pub struct Store {
     pub ttl: Ttl,
     /// Whether answers depend on the caller: users with odd ids see nothing.
     pub private_answers: bool,
+    /// Whether targets of links never change, and reads of them move no time.
+    pub fixed_links: bool,
     /// Lookups by name.
     pub lookups: Mutex<BTreeMap<Vec<u8>, u32>>,
     /// Calls of getattr.
@@ -61,6 +63,7 @@ impl Store {
             last: AtomicU64::new(1),
             ttl,
             private_answers,
+            fixed_links: false,
             lookups: Mutex::default(),
             getattrs: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
@@ -175,7 +178,13 @@ impl Driver for Store {
     }
 
     fn features(&self) -> Features {
-        Features { lookup_depends_on_cred: self.private_answers, may_block: true, ..Features::default() }
+        Features {
+            lookup_depends_on_cred: self.private_answers,
+            fixed_links: self.fixed_links,
+            timeless_links: self.fixed_links,
+            may_block: true,
+            ..Features::default()
+        }
     }
 
     fn ttl(&self) -> Ttl {
