@@ -72,8 +72,9 @@ impl PassedLinks {
         self.all().iter().any(|link| !cache.clock.stands(deadline(link)))
     }
 
-    pub(crate) fn flag(&self, cache: &Cache) {
-        self.all().iter().for_each(|link| cache.inodes.private(link.inode).set_passed(true));
+    /// Their inodes.
+    pub(crate) fn inodes(&self) -> impl Iterator<Item = u32> + '_ {
+        self.all().iter().map(|link| link.inode)
     }
 
     /// Whether all are as they were.
