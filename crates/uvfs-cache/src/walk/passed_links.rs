@@ -2,8 +2,8 @@
 //!
 //! No directory's walk sequence moves when a link goes. So the noting thread flags each link's inode as passed, then
 //! checks the sequences of its name and of its attributes. A writer that removes, renames or exchanges the name, or
-//! changes the attributes, first makes that sequence odd. Then it looks at the flag, and moves the generation of all
-//! paths. This is the protocol of passed directories, with two other sequences.
+//! changes the attributes, first makes that sequence odd. Then it looks at the flag, and moves its group's count
+//! of changes. This is the protocol of passed directories, with two other sequences.
 //!
 //! The target itself is fixed while the inode lives. If a read of it moves the access time, the entry has the second
 //! at which that is due again. From then on the caller must not use the entry: a walk asks the driver.

@@ -1,24 +1,25 @@
 //! Directories by path: a front cache that finds the directory part of a path in one step.
 //!
 //! An entry states: a walk over this text, from this start, with these credentials and mounts, ends in this
-//! directory. A hit reads the entry (one cache line), the generation of all paths, and the walk sequence of the
-//! directory that the entry leads to. It stores nothing.
+//! directory. A hit reads the entry (one cache line), a few counts of changes, and the walk sequence of the directory
+//! that the entry leads to. It stores nothing.
 //!
 //! **Changes on the way.** The last directory's own walk sequence is compared at each hit. Every other directory on
 //! the way is *passed*: the noting thread sets a flag in its private half. A change that moves the walk sequence of a
-//! passed directory (a rename, another mode, owner or list, a lost name) moves [`Moves`], and no entry of an older
-//! generation hits. The next walk over the path checks each position and renews the entry. A directory that no entry
-//! passes moves nothing, and neither does the end of one without children: each name below has moved its own sequence.
+//! passed directory (a rename, another mode, owner or list, a lost name) moves the count of its group
+//! ([`ChangeCounts`]), and no older entry that passes the group hits. The next walk over the path checks each position
+//! and renews the entry. A directory that no entry passes moves nothing, and neither does the end of one without
+//! children: each name below has moved its own sequence.
 //!
-//! **Race of a change with a hit.** The writer makes the walk sequence odd, moves the generation, and only then
-//! changes anything. If a reader loads the old generation, it comes before the change. If any thread has seen the
-//! change, it sees the new generation too.
+//! **Race of a change with a hit.** The writer makes the walk sequence odd, moves the count, and only then changes
+//! anything. If a reader loads the old count, it comes before the change. If any thread has seen the change, it sees
+//! the new count too. An equal sum means that all counts are the old ones at one moment.
 //!
-//! **Race of a change with a new entry.** The walker loads the generation before its walk. Afterwards it sets the
-//! flags, and then checks all positions. The writer makes the sequence odd, and then looks at the flag. A sequentially
-//! consistent fence stands between the two steps of both. If the flag comes first, the writer moves the generation. If
-//! the odd sequence comes first, the check fails, and nothing is kept. A walk that loads the new generation finds the
-//! sequence odd or changed, so it saw the change.
+//! **Race of a change with a new entry.** The walker sets the flags, then loads the counts, and then checks all
+//! positions. The writer makes the sequence odd, and then looks at the flag. A sequentially consistent fence stands
+//! between the first two steps of both. If the flag comes first, the writer moves the count. If the odd sequence comes
+//! first, the check fails, and nothing is kept. If the walker loads the new count, its check finds the sequence odd or
+//! changed.
 //!
 //! **Signatures.** An entry has no text but a signature of 127 bits: the sum of all words of the question, each
 //! multiplied by its own random number, modulo the prime 2^127 - 1. The words are start, credentials, mounts, epoch,
@@ -28,8 +29,7 @@
 //!
 //! A walk sequence wraps after 2^31 changes of one directory, and an entry might survive that. So every 2^29
 //! changes of any directory move [`GenSeq::wraps`], which is part of the question. The epoch (see `clock.rs`) is
-//! part of it too: a walk from before its move is suspect. A name with a deadline is not kept. The generation has
-//! 64 bits and never wraps.
+//! part of it too: a walk from before its move is suspect. A name with a deadline is not kept.
 //!
 //! **Protection.** An entry's `seq` guards its fields. Only the holder of its stripe's lock writes them; a thread that
 //! finds it locked gives up. An entry holds no reference and pins nothing. The stripes count the writes of their
@@ -415,8 +415,8 @@ impl Cache {
         }
     }
 
-    /// The entry that a question gets: its own, or an empty one, or one that leads nowhere, or one of an older
-    /// generation. `None`: the set is full of good ones. True for longer than a moment only under the stripe's lock.
+    /// The entry that a question gets: its own, or an empty one, or one that leads nowhere, or an older
+    /// one. `None`: the set is full of good ones. True for longer than a moment only under the stripe's lock.
     fn place(&self, question: &Question) -> Option<&Entry> {
         let mut best = (3, None);
         for entry in self.prefixes.set(question.hash, self.prefixes.mask.load(Ordering::Relaxed)) {
@@ -813,7 +813,7 @@ mod tests {
         assert_eq!(found(&cache, at[0], TEXT), None);
     }
 
-    /// A walk renews an entry of an older generation, and a second change makes it older again. Planted bug:
+    /// A walk renews an older entry, and a second change makes it older again. Planted bug:
     /// rule10-paths-keep-their-generation.
     #[test]
     fn a_renewed_entry_does_not_outlive_a_second_change() {
