@@ -32,7 +32,7 @@ const IN_WORD: usize = PLACES / 2;
 /// The group of the directory or link with this inode index. Neighbours have different ones.
 pub(crate) fn group_of(index: u32) -> u8 {
     let spread = u64::from(index.wrapping_mul(0x9e37_79b9));
-    FIRST + (spread * (COUNTS as u64 - u64::from(FIRST)) >> 32) as u8
+    FIRST + ((spread * (COUNTS as u64 - u64::from(FIRST))) >> 32) as u8
 }
 
 /// The groups that a path passes.
