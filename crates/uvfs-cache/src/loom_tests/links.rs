@@ -193,3 +193,36 @@ fn loom_rule3_a_forgotten_target_is_not_copied() {
         assert!(w.cache.child_target(at, &child, || Time::new(0, 0), &mut out).unwrap().is_none());
     });
 }
+
+/// Rule 10: a path is noted by one name of a link, while a writer removes its other name, which does not move what the
+/// noting thread checks. Then the first name goes. Planted bug: rule10-links-lose-their-flag.
+#[test]
+fn loom_rule10_a_path_does_not_outlive_one_of_two_names() {
+    model(|| {
+        let (w, at) = World::with_path();
+        {
+            let root = w.root();
+            let id = w.cache.child_attr(at, &w.child(at, b"a")).unwrap().0;
+            let link = w.cache.get(id).unwrap();
+            let guard = w.cache.lock_name(&root, b"b");
+            guard.link(guard.reserve(Room::Name).unwrap(), &link, Ttl::Forever);
+        }
+        w.during(
+            move |w| {
+                let question = w.ask(at, b"a/x");
+                if let Step::Found(child) = w.step(at, b"a") {
+                    let mut out = [0; TARGET_MAX];
+                    if let Ok(Some(found)) = w.cache.child_target(at, &child, || Time::new(0, 0), &mut out) {
+                        let mut way = Way::new(at);
+                        way.add_link(found.link);
+                        way.add(at);
+                        w.cache.note_prefix(&question, &way);
+                    }
+                }
+            },
+            |w| w.remove(b"b"),
+        );
+        w.remove(b"a");
+        assert_eq!(w.prefix(at, b"a/x"), None, "the link a is gone, but its entry hits");
+    });
+}
