@@ -168,8 +168,8 @@ impl Walker<'_, '_> {
     /// To be called at a directory in the middle of a walk that no name led to, before it is searched: a mounted root,
     /// a parent, the walker's root behind a link. No lookup has renewed its attributes, so they must still be trusted.
     /// Otherwise the walk with references goes on there, at `offset`. A walk by a prefix entry does not come here, so an
-    /// entry is kept only if the trust outlives the look.
-    #[inline]
+    /// entry is kept only if the trust outlives the look. Not inlined: few walks come here.
+    #[inline(never)]
     pub(crate) fn without_name<M: Mark>(&self, at: Pos, offset: usize, trail: &mut M) -> Result<(), Stop> {
         if self.cred.is_root() || self.vfs.cache.lasts(at) {
             return Ok(());
