@@ -637,7 +637,9 @@ int uvfs_add_lookups(const struct uvfs_superblock *superblock, uint64_t node, ui
  The client forgets `lookups` lookups of a node. Unknown ids are ignored, but not those of another superblock:
  -EXDEV.
  */
-int uvfs_forget(const struct uvfs_superblock *superblock, uint64_t node, uint64_t lookups);
+int uvfs_forget(const struct uvfs_superblock *superblock,
+                uint64_t node,
+                uint64_t lookups);
 
 /*
  The server's data of a node. It stays while the client has lookups of the node, or a hold; of the root, while
