@@ -6,7 +6,7 @@
 //!
 //! Offsets count entries; `.` and `..` are the first two. Entries may have gone since, so a new reading cannot count. It
 //! passes over the names that came before the offset. For that, each name that was read costs a hash of 8 bytes. (Two
-//! names of one hash are taken for one, in a new reading only: one reading of a million names in 10 million.)
+//! names of one hash are taken for one, in a new reading only: of a million names, in fewer than one of 10 million.)
 //! One mutex for each open directory: the kernel sends one request at a time.
 
 use std::collections::{HashSet, VecDeque};
