@@ -6,7 +6,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/stat.h>
+#include <sys/types.h>
 
 /*
  For `uvfs_reserve`: a name only (link, rename).
@@ -462,7 +464,8 @@ int uvfs_reserve(struct uvfs_lock *lock,
 
 /*
  Before the back end removes or replaces the directory `node`, which the locked name leads to: it gets no entries
- from now on. -ENOTEMPTY: it has some. Unlocking allows entries again. Nothing for other types.
+ from now on. -ENOTEMPTY: it has some. -EBUSY: it is the root. Unlocking allows entries again. Nothing for other
+ types.
  */
 int uvfs_begin_removal(const struct uvfs_superblock *superblock,
                        struct uvfs_lock *lock,
@@ -478,7 +481,8 @@ int uvfs_create(struct uvfs_lock *lock,
                 struct uvfs_entry *entry);
 
 /*
- Ends a lock: the back end has given this name to `node` too. -EXDEV: the node is of another superblock.
+ Ends a lock: the back end has given this name to `node` too. -EXDEV: the node is of another superblock. -EPERM: it
+ is a directory.
  */
 int uvfs_link(const struct uvfs_superblock *superblock,
               struct uvfs_lock *lock,
@@ -630,9 +634,12 @@ int uvfs_update(const struct uvfs_superblock *superblock,
 int uvfs_add_lookups(const struct uvfs_superblock *superblock, uint64_t node, uint64_t lookups);
 
 /*
- The client forgets `lookups` lookups of a node. Unknown ids are ignored.
+ The client forgets `lookups` lookups of a node. Unknown ids are ignored, but not those of another superblock:
+ -EXDEV.
  */
-int uvfs_forget(const struct uvfs_superblock *superblock, uint64_t node, uint64_t lookups);
+int uvfs_forget(const struct uvfs_superblock *superblock,
+                uint64_t node,
+                uint64_t lookups);
 
 /*
  The server's data of a node. It stays while the client has lookups of the node, or a hold; of the root, while
@@ -672,7 +679,7 @@ int uvfs_ask(const struct uvfs_superblock *superblock, struct uvfs_asked **asked
 /*
  Ends a question: the inode, known or new, without a name (`name_ttl` is not used). The client holds the node
  `lookups` times more; without a lookup, a hold or a name it is gone at once. With a NULL answer only ends the
- question. `entry` may be NULL.
+ question. `entry` may be NULL. -EXDEV: the question is another superblock's.
  */
 int uvfs_found_number(const struct uvfs_superblock *superblock,
                       struct uvfs_asked *asked,
@@ -716,6 +723,16 @@ int uvfs_replaced(const struct uvfs_superblock *superblock,
 
 #endif  /* UVFS_H */
 
+#ifndef UVFS_STAT_H
+#define UVFS_STAT_H
+
+/* Nanoseconds: without POSIX 2008, as by -std=c99, the C library has other names for them. */
+#ifdef st_atime
+#define UVFS_NSEC(st, time) ((st)->st_##time##tim.tv_nsec)
+#else
+#define UVFS_NSEC(st, time) ((st)->st_##time##timensec)
+#endif
+
 /* Attributes of a `struct stat`. */
 static inline struct uvfs_attr uvfs_attr_of(const struct stat *st)
 {
@@ -723,12 +740,12 @@ static inline struct uvfs_attr uvfs_attr_of(const struct stat *st)
   attr.ino = st->st_ino;
   attr.size = (uint64_t)st->st_size;
   attr.blocks = (uint64_t)st->st_blocks;
-  attr.atime.sec = st->st_atim.tv_sec;
-  attr.atime.nsec = (uint32_t)st->st_atim.tv_nsec;
-  attr.mtime.sec = st->st_mtim.tv_sec;
-  attr.mtime.nsec = (uint32_t)st->st_mtim.tv_nsec;
-  attr.ctime.sec = st->st_ctim.tv_sec;
-  attr.ctime.nsec = (uint32_t)st->st_ctim.tv_nsec;
+  attr.atime.sec = st->st_atime;
+  attr.atime.nsec = (uint32_t)UVFS_NSEC(st, a);
+  attr.mtime.sec = st->st_mtime;
+  attr.mtime.nsec = (uint32_t)UVFS_NSEC(st, m);
+  attr.ctime.sec = st->st_ctime;
+  attr.ctime.nsec = (uint32_t)UVFS_NSEC(st, c);
   attr.mode = st->st_mode;
   attr.nlink = (uint32_t)st->st_nlink;
   attr.uid = st->st_uid;
@@ -740,17 +757,18 @@ static inline struct uvfs_attr uvfs_attr_of(const struct stat *st)
 /* The `struct stat` of attributes; the rest of it is zero. */
 static inline struct stat uvfs_stat_of(const struct uvfs_attr *attr)
 {
-  struct stat st = {0};
+  struct stat st;
+  memset(&st, 0, sizeof st);
   st.st_ino = attr->ino;
   st.st_size = (off_t)attr->size;
   st.st_blocks = (blkcnt_t)attr->blocks;
   st.st_blksize = 4096;
-  st.st_atim.tv_sec = attr->atime.sec;
-  st.st_atim.tv_nsec = attr->atime.nsec;
-  st.st_mtim.tv_sec = attr->mtime.sec;
-  st.st_mtim.tv_nsec = attr->mtime.nsec;
-  st.st_ctim.tv_sec = attr->ctime.sec;
-  st.st_ctim.tv_nsec = attr->ctime.nsec;
+  st.st_atime = attr->atime.sec;
+  UVFS_NSEC(&st, a) = attr->atime.nsec;
+  st.st_mtime = attr->mtime.sec;
+  UVFS_NSEC(&st, m) = attr->mtime.nsec;
+  st.st_ctime = attr->ctime.sec;
+  UVFS_NSEC(&st, c) = attr->ctime.nsec;
   st.st_mode = attr->mode;
   st.st_nlink = attr->nlink;
   st.st_uid = attr->uid;
@@ -758,3 +776,7 @@ static inline struct stat uvfs_stat_of(const struct uvfs_attr *attr)
   st.st_rdev = attr->rdev;
   return st;
 }
+
+#undef UVFS_NSEC
+
+#endif  /* UVFS_STAT_H */

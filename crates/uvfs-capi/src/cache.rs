@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ::uvfs_cache::{Config, Errno, InodeId, NodeCache, NodeSuperblock, OwnedNode};
+use ::uvfs_cache::{Config, Errno, InodeId, NodeCache, NodeRef, NodeSuperblock, OwnedNode};
 
 use crate::values::{
     Data, Res, UVFS_ROOT, cache_error, call, given, inode_id, uvfs_answer, uvfs_destroy, uvfs_name,
@@ -62,6 +62,13 @@ impl uvfs_superblock {
     /// The id in the cache of a node.
     pub(crate) fn id(&self, node: u64) -> InodeId {
         if node == UVFS_ROOT { self.root } else { inode_id(node) }
+    }
+
+    /// A node of this superblock, for one call: takes no reference to the cache, whose count all threads share.
+    #[inline]
+    pub(crate) fn borrow(&self, node: u64) -> Res<NodeRef<'_, Data>> {
+        let found = self.sb.cache().borrow(self.id(node)).ok_or(Errno::STALE)?;
+        if found.superblock() == self.sb.id() { Ok(found) } else { Err(Errno::XDEV) }
     }
 
     /// A node of this superblock.

@@ -135,7 +135,8 @@ pub extern "C" fn uvfs_reserve(lock: Option<&mut uvfs_lock>, room: c_int) -> c_i
 }
 
 /// Before the back end removes or replaces the directory `node`, which the locked name leads to: it gets no entries
-/// from now on. -ENOTEMPTY: it has some. Unlocking allows entries again. Nothing for other types.
+/// from now on. -ENOTEMPTY: it has some. -EBUSY: it is the root. Unlocking allows entries again. Nothing for other
+/// types.
 #[unsafe(no_mangle)]
 pub extern "C" fn uvfs_begin_removal(
     superblock: Option<&uvfs_superblock>,
@@ -181,7 +182,8 @@ pub extern "C" fn uvfs_create(
     })
 }
 
-/// Ends a lock: the back end has given this name to `node` too. -EXDEV: the node is of another superblock.
+/// Ends a lock: the back end has given this name to `node` too. -EXDEV: the node is of another superblock. -EPERM: it
+/// is a directory.
 #[unsafe(no_mangle)]
 pub extern "C" fn uvfs_link(
     superblock: Option<&uvfs_superblock>,
@@ -199,6 +201,9 @@ pub extern "C" fn uvfs_link(
         let node = sb.node(node)?;
         if lock.superblock != sb.serial {
             return Err(Errno::XDEV);
+        }
+        if node.attr().is_dir() {
+            return Err(Errno::PERM);
         }
         lock.lock.link(&node, ttl(name_ttl)).map_err(cache_error)?;
         Ok(0)

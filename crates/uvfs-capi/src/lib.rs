@@ -9,8 +9,8 @@
 //! others may be called by several threads at once, and a handle may move between threads. A handle of a name
 //! lock, ticket or listing is used by one thread at a time. Handles keep their cache: no order of freeing is wrong.
 //!
-//! Results: 0 or a positive value, or a negative errno. -ESTALE: the node id is of another generation. -EIO: the
-//! library has a bug, and caught its own panic.
+//! Results: 0 or a positive value, or a negative errno. -ESTALE: the node id is of another generation. -EXDEV: the
+//! node is of another superblock. -EIO: the library has a bug, and caught its own panic.
 #![allow(non_camel_case_types, reason = "these are the names that C sees")]
 #![allow(private_interfaces, reason = "C sees handles, not their content")]
 

@@ -63,8 +63,7 @@ fn look(
     wait: bool,
 ) -> Res<c_int> {
     let (entry, ticket) = (given(entry)?, given(ticket)?);
-    // The fast path takes no reference to the cache, whose count all threads share.
-    let borrowed = sb.sb.cache().borrow(sb.id(dir)).ok_or(Errno::STALE)?;
+    let borrowed = sb.borrow(dir)?;
     match borrowed.child(name) {
         NodeKnown::Hit(node) => {
             if lookups != 0 {

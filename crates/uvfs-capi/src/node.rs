@@ -43,13 +43,12 @@ pub extern "C" fn uvfs_getattr(
 ) -> c_int {
     call(|| {
         let (sb, out) = (given(superblock)?, given(attr)?);
-        let id = sb.id(node);
         // Without any reference, mostly.
-        if let Some(attr) = sb.sb.cache().trusted_attr(id) {
+        if let Some(attr) = sb.sb.trusted_attr(sb.id(node)) {
             out.write(attr.into());
             return Ok(1);
         }
-        let node = sb.sb.cache().borrow(id).ok_or(Errno::STALE)?;
+        let node = sb.borrow(node)?;
         let trusted = node.trusted_attr();
         out.write(trusted.unwrap_or_else(|| node.attr()).into());
         Ok(trusted.is_some().into())
@@ -142,18 +141,23 @@ fn change(attr: &mut Attr, new: &uvfs_attr, fields: u32) {
 #[unsafe(no_mangle)]
 pub extern "C" fn uvfs_add_lookups(superblock: Option<&uvfs_superblock>, node: u64, lookups: u64) -> c_int {
     call(|| {
-        let sb = given(superblock)?;
-        sb.sb.cache().borrow(sb.id(node)).ok_or(Errno::STALE)?.add_lookups(lookups);
+        given(superblock)?.borrow(node)?.add_lookups(lookups);
         Ok(0)
     })
 }
 
-/// The client forgets `lookups` lookups of a node. Unknown ids are ignored.
+/// The client forgets `lookups` lookups of a node. Unknown ids are ignored, but not those of another superblock:
+/// -EXDEV.
 #[unsafe(no_mangle)]
 pub extern "C" fn uvfs_forget(superblock: Option<&uvfs_superblock>, node: u64, lookups: u64) -> c_int {
     call(|| {
         let sb = given(superblock)?;
-        sb.sb.cache().forget_lookups(sb.id(node), lookups);
+        match sb.borrow(node) {
+            Ok(found) => drop(found),
+            Err(Errno::STALE) => return Ok(0),
+            Err(errno) => return Err(errno),
+        }
+        sb.sb.forget_lookups(sb.id(node), lookups);
         Ok(0)
     })
 }
@@ -168,7 +172,7 @@ pub extern "C" fn uvfs_data(
 ) -> c_int {
     call(|| {
         let (sb, out) = (given(superblock)?, given(data)?);
-        out.write(sb.sb.cache().borrow(sb.id(node)).ok_or(Errno::STALE)?.data().pointer());
+        out.write(sb.borrow(node)?.data().pointer());
         Ok(0)
     })
 }
@@ -217,7 +221,11 @@ pub extern "C" fn uvfs_by_number(
 }
 
 /// A question to the back end about an inode without a name; see `uvfs_found_number`.
-pub struct uvfs_asked(Asked);
+pub struct uvfs_asked {
+    asked: Asked,
+    /// The superblock's serial number.
+    superblock: u64,
+}
 
 /// Call this before the back end is asked about an inode for `uvfs_found_number`.
 #[unsafe(no_mangle)]
@@ -227,14 +235,14 @@ pub extern "C" fn uvfs_ask(
 ) -> c_int {
     call(|| {
         let (sb, out) = (given(superblock)?, given(asked)?);
-        out.write(Some(Box::new(uvfs_asked(sb.sb.ask()))));
+        out.write(Some(Box::new(uvfs_asked { asked: sb.sb.ask(), superblock: sb.serial })));
         Ok(0)
     })
 }
 
 /// Ends a question: the inode, known or new, without a name (`name_ttl` is not used). The client holds the node
 /// `lookups` times more; without a lookup, a hold or a name it is gone at once. With a NULL answer only ends the
-/// question. `entry` may be NULL.
+/// question. `entry` may be NULL. -EXDEV: the question is another superblock's.
 #[unsafe(no_mangle)]
 pub extern "C" fn uvfs_found_number(
     superblock: Option<&uvfs_superblock>,
@@ -254,7 +262,10 @@ pub extern "C" fn uvfs_found_number(
                 return Err(errno);
             }
         };
-        let (node, _) = sb.sb.found_number(asked.0, answer).map_err(cache_error)?;
+        if asked.superblock != sb.serial {
+            return Err(Errno::XDEV);
+        }
+        let (node, _) = sb.sb.found_number(asked.asked, answer).map_err(cache_error)?;
         uvfs_entry::give(&node, lookups, entry);
         Ok(0)
     })

@@ -13,6 +13,17 @@ fn main() {
         Trial::ignorable_test("header_is_current", header_is_current),
         Trial::ignorable_test("installed_library", installed_library),
     ];
+    for (compiler, language, standard) in [
+        ("cc", "c", "c99"),
+        ("cc", "c", "c11"),
+        ("cc", "c", "c17"),
+        ("cc", "c", "gnu17"),
+        ("c++", "c++", "c++11"),
+        ("c++", "c++", "gnu++17"),
+    ] {
+        let name = format!("header_alone_{standard}");
+        trials.push(Trial::ignorable_test(name, move || header_alone(compiler, language, standard)));
+    }
     for (name, flag) in [
         ("c_plain", None),
         ("c_address_sanitizer", Some("-fsanitize=address")),
@@ -61,6 +72,26 @@ fn header_is_current() -> Result<Completion, Failed> {
     }
     Err("include/uvfs.h is out of date: cd crates/uvfs-capi && cbindgen -c cbindgen.toml -o include/uvfs.h ."
         .into())
+}
+
+/// The header is the first that a program includes, and all of its functions are used.
+fn header_alone(compiler: &str, language: &str, standard: &str) -> Result<Completion, Failed> {
+    let name = format!("header_alone_{standard}");
+    if Command::new(compiler).arg("--version").output().is_err() {
+        return skipped(&name, format!("{compiler} is not installed"));
+    }
+    let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
+    let program = dir.path().join("alone");
+    let text = "#include <uvfs.h>\n#include <uvfs.h>\n\
+        struct stat there_and_back(const struct stat *st);\n\
+        struct stat there_and_back(const struct stat *st)\n\
+        { struct uvfs_attr attr = uvfs_attr_of(st); return uvfs_stat_of(&attr); }\n";
+    std::fs::write(&program, text).map_err(|e| e.to_string())?;
+    let mut command = Command::new(compiler);
+    command.args(["-x", language, "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only"]);
+    command.arg(format!("-std={standard}")).arg("-I").arg(here().join("include"));
+    run(command.arg(&program))?;
+    Ok(Completion::Completed)
 }
 
 /// Builds tests/c/cache.c with these further arguments, and runs it.

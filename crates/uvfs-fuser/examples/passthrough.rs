@@ -5,7 +5,8 @@
 //! ```
 //!
 //! The third argument is the limit in MiB. Paths come from the table, so a renamed directory takes its children along.
-//! The data of each node is its identity on the host: device and inode number. Unmount with `umount /mnt`.
+//! The data of each node is its identity on the host (device and inode number), and its open files: a file without a name
+//! has no path, and attributes are asked of an open file. Unmount with `umount /mnt`.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -13,14 +14,22 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use fuser::*;
+use parking_lot::Mutex;
 use uvfs_fuser::{
     DirEntries, DirReader, FileHandles, NodeEntry, NodeKey, NodeKeys, Nodes, NodesOptions, host_attr,
 };
 
-type Node = uvfs_fuser::OwnedNode<NodeKey>;
+type Node = uvfs_fuser::OwnedNode<Object>;
+
+/// The data of a node.
+pub struct Object {
+    key: NodeKey,
+    open: Mutex<Vec<Weak<File>>>,
+}
 
 /// The back end: a directory of the host.
 #[derive(Clone)]
@@ -28,23 +37,23 @@ struct Host(PathBuf);
 
 impl Host {
     /// Attributes of a path, numbered by the file's identity.
-    fn ask(&self, keys: &NodeKeys, path: &Path) -> Result<(FileAttr, NodeKey), Errno> {
+    fn ask(&self, keys: &NodeKeys, path: &Path) -> Result<(FileAttr, Object), Errno> {
         let meta = fs::symlink_metadata(path)?;
         let id = [meta.dev().to_le_bytes(), meta.ino().to_le_bytes()].concat();
         let key = keys.key(&id).map_err(|_| Errno::EINVAL)?;
-        Ok((host_attr(key.number(), &meta), key))
+        Ok((host_attr(key.number(), &meta), Object { key, open: Mutex::default() }))
     }
 
-    fn path(&self, nodes: &Nodes<NodeKey>, node: &Node) -> Result<PathBuf, Errno> {
+    fn path(&self, nodes: &Nodes<Object>, node: &Node) -> Result<PathBuf, Errno> {
         Ok(self.0.join(nodes.path(node)?))
     }
 }
 
 struct Passthrough {
     host: Host,
-    nodes: Nodes<NodeKey>,
+    nodes: Nodes<Object>,
     files: FileHandles<File>,
-    dirs: FileHandles<DirReader<NodeKey>>,
+    dirs: FileHandles<DirReader<Object>>,
 }
 
 impl Passthrough {
@@ -58,8 +67,49 @@ impl Passthrough {
         self.host.path(&self.nodes, node)
     }
 
-    fn ask(&self, path: &Path) -> Result<(FileAttr, NodeKey), Errno> {
+    fn ask(&self, path: &Path) -> Result<(FileAttr, Object), Errno> {
         self.host.ask(self.nodes.keys(), path)
+    }
+
+    /// A number for an open file of a node.
+    fn opened(&self, node: &Node, file: File) -> Result<FileHandle, Errno> {
+        let fh = self.files.insert(file);
+        let mut open = node.data().open.lock();
+        open.retain(|file| file.strong_count() != 0);
+        open.push(Arc::downgrade(&self.files.get(fh)?));
+        Ok(fh)
+    }
+
+    /// Attributes of a node. The kernel seldom says which open file `fstat` is about, and any one will do.
+    fn attr(&self, node: &Node) -> Result<FileAttr, Errno> {
+        let open = node.data().open.lock().iter().find_map(Weak::upgrade);
+        match open {
+            Some(file) => Ok(host_attr(node.data().key.number(), &file.metadata()?)),
+            None => Ok(self.ask(&self.path(node)?)?.0),
+        }
+    }
+
+    /// Change mode and size, of the open file if there is one.
+    fn change(
+        &self,
+        node: &Node,
+        (mode, size): (Option<u32>, Option<u64>),
+        fh: Option<FileHandle>,
+    ) -> Result<(), Errno> {
+        if let Some(mode) = mode {
+            let mode = Permissions::from_mode(mode & 0o7777);
+            let open = node.data().open.lock().iter().find_map(Weak::upgrade);
+            match open {
+                Some(file) => file.set_permissions(mode)?,
+                None => fs::set_permissions(self.path(node)?, mode)?,
+            }
+        }
+        match (size, fh) {
+            (Some(size), Some(fh)) => self.files.get(fh)?.set_len(size)?,
+            (Some(size), None) => OpenOptions::new().write(true).open(self.path(node)?)?.set_len(size)?,
+            (None, _) => {}
+        }
+        Ok(())
     }
 
     /// Make something at a path, and describe it.
@@ -68,7 +118,7 @@ impl Passthrough {
         (parent, name): (INodeNo, &OsStr),
         kind: FileType,
         make: impl FnOnce(&Path) -> io::Result<()>,
-    ) -> Result<NodeEntry<NodeKey>, Errno> {
+    ) -> Result<NodeEntry<Object>, Errno> {
         self.nodes.make(parent, name, kind, |dir| {
             let path = self.path(dir)?.join(name);
             make(&path)?;
@@ -101,7 +151,7 @@ impl Filesystem for Passthrough {
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        self.nodes.getattr(ino, reply, |node| Ok(self.ask(&self.path(node)?)?.0));
+        self.nodes.getattr(ino, reply, |node| self.attr(node));
     }
 
     fn setattr(
@@ -115,7 +165,7 @@ impl Filesystem for Passthrough {
         _: Option<TimeOrNow>,
         _: Option<TimeOrNow>,
         _: Option<SystemTime>,
-        _: Option<FileHandle>,
+        fh: Option<FileHandle>,
         _: Option<SystemTime>,
         _: Option<SystemTime>,
         _: Option<SystemTime>,
@@ -123,14 +173,8 @@ impl Filesystem for Passthrough {
         reply: ReplyAttr,
     ) {
         self.nodes.setattr(ino, reply, |node| {
-            let path = self.path(node)?;
-            if let Some(mode) = mode {
-                fs::set_permissions(&path, Permissions::from_mode(mode & 0o7777))?;
-            }
-            if let Some(size) = size {
-                OpenOptions::new().write(true).open(&path)?.set_len(size)?;
-            }
-            Ok(self.ask(&path)?.0)
+            self.change(node, (mode, size), fh)?;
+            self.attr(node)
         });
     }
 
@@ -202,11 +246,12 @@ impl Filesystem for Passthrough {
             let path = self.path(dir)?.join(name);
             let mut options = OpenOptions::new();
             let file = options.read(true).write(true).create(true).truncate(false).mode(mode).open(&path)?;
-            let (attr, key) = self.ask(&path)?;
-            Ok((attr, key, file))
+            let (attr, object) = self.ask(&path)?;
+            Ok((attr, object, file))
         });
+        let created = created.and_then(|(entry, file)| Ok((self.opened(entry.node(), file)?, entry)));
         match created {
-            Ok((entry, file)) => entry.created(reply, self.files.insert(file), FopenFlags::empty()),
+            Ok((fh, entry)) => entry.created(reply, fh, FopenFlags::empty()),
             Err(error) => reply.error(error),
         }
     }
@@ -214,10 +259,11 @@ impl Filesystem for Passthrough {
     fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let file = self.nodes.node(ino).and_then(|node| {
             let write = flags.acc_mode() != OpenAccMode::O_RDONLY;
-            Ok(OpenOptions::new().read(true).write(write).open(self.path(&node)?)?)
+            let file = OpenOptions::new().read(true).write(write).open(self.path(&node)?)?;
+            self.opened(&node, file)
         });
         match file {
-            Ok(file) => reply.opened(self.files.insert(file), FopenFlags::empty()),
+            Ok(fh) => reply.opened(fh, FopenFlags::empty()),
             Err(error) => reply.error(error),
         }
     }
@@ -278,12 +324,12 @@ impl Filesystem for Passthrough {
 
     fn opendir(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let (host, nodes) = (self.host.clone(), self.nodes.clone());
-        let opened = self.nodes.open_dir(ino, move |dir| -> Result<DirEntries<NodeKey>, Errno> {
+        let opened = self.nodes.open_dir(ino, move |dir| -> Result<DirEntries<Object>, Errno> {
             let (host, keys) = (host.clone(), nodes.keys().clone());
             Ok(Box::new(fs::read_dir(host.path(&nodes, dir)?)?.map(move |entry| {
                 let entry = entry?;
-                let (attr, key) = host.ask(&keys, &entry.path())?;
-                Ok((entry.file_name(), attr, key))
+                let (attr, object) = host.ask(&keys, &entry.path())?;
+                Ok((entry.file_name(), attr, object))
             })))
         });
         match opened {
@@ -313,13 +359,19 @@ impl Filesystem for Passthrough {
 }
 
 /// Mount `host` on `mountpoint`; the table stays within `limit` bytes.
-pub fn mount(host: &Path, mountpoint: &Path, limit: u64) -> io::Result<(BackgroundSession, Nodes<NodeKey>)> {
+pub fn mount(
+    host: &Path,
+    mountpoint: &Path,
+    limit: u64,
+    threads: usize,
+) -> io::Result<(BackgroundSession, Nodes<Object>)> {
     let server = Passthrough::new(Host(host.into()), limit)
         .map_err(|error| io::Error::from_raw_os_error(error.code()))?;
     let nodes = server.nodes.clone();
     let mut config = Config::default();
     config.mount_options = vec![MountOption::FSName("passthrough".into()), MountOption::DefaultPermissions];
-    config.n_threads = Some(4);
+    // With a limit at least two: one reads FORGETs while another waits for them.
+    config.n_threads = Some(threads);
     let session = spawn_mount(server, mountpoint, &config)?;
     nodes.keep_limit(session.notifier())?;
     Ok((session, nodes))
@@ -332,6 +384,6 @@ fn main() -> io::Result<()> {
         std::process::exit(2);
     };
     let limit = limit.to_str().and_then(|limit| limit.parse::<u64>().ok()).unwrap_or(64);
-    let (session, _) = mount(host.as_ref(), mountpoint.as_ref(), limit << 20)?;
+    let (session, _) = mount(host.as_ref(), mountpoint.as_ref(), limit << 20, 4)?;
     session.join()
 }

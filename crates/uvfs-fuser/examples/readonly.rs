@@ -112,6 +112,8 @@ pub fn serve(root: &Path, mountpoint: &Path) -> io::Result<BackgroundSession> {
     let host = Arc::new(Host { root: root.into(), nodes: nodes.clone() });
     let server = ReadOnly { host, files: FileHandles::default(), dirs: FileHandles::default() };
     let mut config = Config::default();
+    // One thread reads FORGETs while another waits for them.
+    config.n_threads = Some(2);
     config.mount_options = vec![MountOption::RO, MountOption::DefaultPermissions];
     let session = spawn_mount(server, mountpoint, &config)?;
     // From here on the kernel is asked to forget nodes when the table comes near its limit.

@@ -29,6 +29,43 @@ fn note_exists<T: Send + Sync + 'static>(mut lock: NameLock<T>, error: Errno) ->
     error
 }
 
+/// The part of a name in a change that the back end refused.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// The name that a rename takes away.
+    Source,
+    /// The name that is removed or replaced.
+    Target,
+}
+
+/// The back end has refused to remove, replace or rename a name. If others changed the name, its error contradicts what
+/// the table knows; then the table asks about it again. A rename's ENOENT may be about either name, for the directory
+/// of the second may be gone.
+fn note_refused<T: Send + Sync + 'static>(lock: &mut NameLock<T>, part: Part, error: Errno) {
+    let node = node_of(lock);
+    let is_dir = node.as_ref().map(|node| node.attr().is_dir());
+    let is = |errno: Errno| error.code() == errno.code();
+    let target = part == Part::Target;
+    let wrong = if is(Errno::ENOENT) {
+        node.is_some()
+    } else if is(Errno::EISDIR) {
+        // The target is a directory, the source is not.
+        is_dir != Some(target)
+    } else if is(Errno::ENOTDIR) {
+        is_dir != Some(!target)
+    } else {
+        target && node.is_none() && is_occupied(error)
+    };
+    if wrong {
+        lock.dir().invalidate(lock.name());
+    }
+}
+
+/// Whether an error says that there is something under a name, or in a directory.
+fn is_occupied(error: Errno) -> bool {
+    [Errno::EEXIST.code(), Errno::ENOTEMPTY.code()].contains(&error.code())
+}
+
 /// The directory that a change removes or replaces, after [`NameLock::begin_removal`].
 struct Removed<T: Send + Sync + 'static> {
     node: Option<OwnedNode<T>>,
@@ -41,6 +78,17 @@ impl<T: Send + Sync + 'static> Removed<T> {
         let node = node_of(lock);
         let stale = node.as_ref().is_some_and(|node| lock.begin_removal(node).is_err());
         Self { node, stale }
+    }
+
+    /// The back end has refused.
+    fn note_refused(&self, lock: &mut NameLock<T>, error: Errno) {
+        note_refused(lock, Part::Target, error);
+        if let Some(node) = self.node.as_ref().filter(|node| !self.stale && node.attr().is_dir())
+            && is_occupied(error)
+        {
+            // Others have made entries in it, so it is not complete. Any name will do.
+            node.invalidate(lock.name());
+        }
     }
 
     /// The back end has removed or replaced it. Returns whether the table may publish that as an ordinary removal.
@@ -162,7 +210,10 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         let mut pending = self.pending(&dir);
         let mut lock = dir.blocking_lock_name(name.as_bytes());
         let removed = Removed::begin(&mut lock);
-        pending.ask(|| remove(&dir))?;
+        if let Err(error) = pending.ask(|| remove(&dir)) {
+            removed.note_refused(&mut lock, error);
+            return Err(error);
+        }
         if removed.end(self) {
             lock.remove();
         } else {
@@ -197,7 +248,11 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         self.reserve(&mut to_lock, Room::Name)?;
         let replaced =
             if plain { Removed::begin(&mut to_lock) } else { Removed { node: None, stale: false } };
-        from_pending.ask(|| to_pending.ask(|| rename(&from_dir, &to_dir)))?;
+        if let Err(error) = from_pending.ask(|| to_pending.ask(|| rename(&from_dir, &to_dir))) {
+            note_refused(&mut from_lock, Part::Source, error);
+            replaced.note_refused(&mut to_lock, error);
+            return Err(error);
+        }
         if replaced.end(self) && plain && moved.is_some() {
             self.superblock().cache().rename(from_lock, to_lock).map_err(errno)?;
         } else {
@@ -208,5 +263,97 @@ impl<T: Send + Sync + 'static> Nodes<T> {
             self.attr_changed(node);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attr::host_attr;
+    use crate::lookup::LookedUp;
+    use crate::nodes::NodesOptions;
+    use uvfs_cache::Ttl;
+
+    const ROOT: INodeNo = INodeNo::ROOT;
+
+    fn found(number: u64, path: &str) -> Result<(FileAttr, ()), Errno> {
+        Ok((host_attr(number, &std::fs::symlink_metadata(path)?), ()))
+    }
+
+    fn table() -> Nodes<()> {
+        let (name_ttl, listing_ttl) = (Ttl::Forever, Ttl::Forever);
+        let options =
+            NodesOptions { name_ttl, listing_ttl, attr_ttl: Ttl::Forever, ..NodesOptions::default() };
+        Nodes::new(options, |_| found(1, "/")).unwrap()
+    }
+
+    /// A name that leads to a host file's attributes.
+    fn know(nodes: &Nodes<()>, name: &str, number: u64, path: &str) -> OwnedNode<()> {
+        match nodes.start_lookup(ROOT, OsStr::new(name)).unwrap() {
+            LookedUp::Ask(question) => question.answer(found(number, path)).unwrap().node().clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn is_known(nodes: &Nodes<()>, dir: INodeNo, name: &str) -> bool {
+        !matches!(nodes.start_lookup(dir, OsStr::new(name)).unwrap(), LookedUp::Ask(_))
+    }
+
+    #[test]
+    fn a_name_that_the_back_end_does_not_find_is_asked_about_again() {
+        let nodes = table();
+        know(&nodes, "x", 2, "/dev/null");
+        nodes.remove(ROOT, OsStr::new("x"), |_| Err(Errno::EACCES)).unwrap_err();
+        assert!(is_known(&nodes, ROOT, "x"));
+        nodes.remove(ROOT, OsStr::new("x"), |_| Err(Errno::ENOENT)).unwrap_err();
+        assert!(!is_known(&nodes, ROOT, "x"));
+        for name in ["x", "y"] {
+            know(&nodes, name, 2, "/dev/null");
+        }
+        let (x, y) = ((ROOT, OsStr::new("x")), (ROOT, OsStr::new("y")));
+        nodes.rename(x, y, RenameFlags::empty(), |_, _| Err(Errno::ENOENT)).unwrap_err();
+        assert!(!is_known(&nodes, ROOT, "x") && !is_known(&nodes, ROOT, "y"));
+    }
+
+    #[test]
+    fn a_type_that_the_back_end_contradicts_is_asked_about_again() {
+        let nodes = table();
+        know(&nodes, "file", 2, "/dev/null");
+        know(&nodes, "dir", 3, "/");
+        let remove = |name: &str, error| {
+            nodes.remove(ROOT, OsStr::new(name), |_| Err(error)).unwrap_err();
+            is_known(&nodes, ROOT, name)
+        };
+        assert!(remove("file", Errno::ENOTDIR) && remove("dir", Errno::EISDIR));
+        assert!(!remove("file", Errno::EISDIR) && !remove("dir", Errno::ENOTDIR));
+        know(&nodes, "file", 2, "/dev/null");
+        know(&nodes, "dir", 3, "/");
+        let rename = |from: &str, to: &str, error| {
+            let (from, to) = (OsStr::new(from), OsStr::new(to));
+            nodes.rename((ROOT, from), (ROOT, to), RenameFlags::empty(), |_, _| Err(error)).unwrap_err();
+            [from, to].map(|name| is_known(&nodes, ROOT, name.to_str().unwrap()))
+        };
+        assert_eq!(rename("file", "dir", Errno::EISDIR), [true, true]);
+        assert_eq!(rename("dir", "file", Errno::ENOTDIR), [true, true]);
+        assert_eq!(rename("dir", "file", Errno::EISDIR), [false, false]);
+    }
+
+    #[test]
+    fn a_directory_that_is_not_empty_is_not_known_to_be() {
+        let nodes = table();
+        let dir = know(&nodes, "dir", 3, "/");
+        dir.add_lookups(1);
+        assert!(dir.begin_listing().complete(Ttl::Forever));
+        let number = nodes.number_of(&dir);
+        assert!(is_known(&nodes, number, "new"));
+        nodes.remove(ROOT, OsStr::new("dir"), |_| Err(Errno::ENOTEMPTY)).unwrap_err();
+        assert!(is_known(&nodes, ROOT, "dir") && !is_known(&nodes, number, "new"));
+        // A target that was not known to exist.
+        assert!(nodes.node(ROOT).unwrap().begin_listing().complete(Ttl::Forever));
+        let (from, to) = ((ROOT, OsStr::new("dir")), (ROOT, OsStr::new("late")));
+        assert!(is_known(&nodes, ROOT, "late"));
+        let flags = RenameFlags::RENAME_NOREPLACE;
+        nodes.rename(from, to, flags, |_, _| Err(Errno::EEXIST)).unwrap_err();
+        assert!(!is_known(&nodes, ROOT, "late"));
     }
 }

@@ -45,7 +45,7 @@
 //! }
 //! ```
 //!
-//! After the mount, [`Nodes::keep_limit`] takes the session's notifier.
+//! After the mount, [`Nodes::keep_limit`] takes the session's notifier. A session with a limit has two threads or more.
 //! [`examples/passthrough.rs`](https://github.com/uvfs/uvfs/blob/main/crates/uvfs-fuser/examples/passthrough.rs) is a
 //! whole server.
 //!

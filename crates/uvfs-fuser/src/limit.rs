@@ -8,6 +8,8 @@
 //! which waits in the kernel for that request. Once the thread has waited for 2 ms, or the request for a second, the
 //! request may exceed the limit by 4%.
 //!
+//! Another thread of the session must read the FORGETs meanwhile, so a session has two or more.
+//!
 //! `PendingDirs` has mutexes, which are leaves. Hits do not take them.
 
 use std::collections::HashMap;

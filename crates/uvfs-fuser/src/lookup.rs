@@ -104,6 +104,11 @@ impl<T: Send + Sync + 'static> fmt::Debug for NameQuestion<T> {
     }
 }
 
+/// Whether a name leads to an inode whose attributes have expired.
+fn is_expired<T: Send + Sync + 'static>(found: &NodeLookup<T>) -> bool {
+    matches!(found, NodeLookup::Hit(node) if node.trusted_attr().is_none())
+}
+
 impl<T: Send + Sync + 'static> Nodes<T> {
     /// Answer a lookup. `ask` asks the back end about the name in this directory; it is called only if the table does
     /// not know, and again if memory is short. ENOENT is remembered.
@@ -136,8 +141,8 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         let dir = self.node(parent)?;
         loop {
             let found = dir.blocking_lookup(name.as_bytes()).map_err(errno)?;
-            let found = self.looked_up(&dir, found, || dir.blocking_lock_name(name.as_bytes()));
-            if let Some(found) = found {
+            let lock = is_expired(&found).then(|| dir.blocking_lock_name(name.as_bytes()));
+            if let Some(found) = self.looked_up(&dir, found, lock) {
                 return Ok(found);
             }
         }
@@ -151,41 +156,32 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         let dir = self.node(parent)?;
         loop {
             let found = dir.lookup(name.as_bytes()).await.map_err(errno)?;
-            let lock = match &found {
-                NodeLookup::Hit(node) if node.trusted_attr().is_none() => {
-                    Some(dir.lock_name(name.as_bytes()).await)
-                }
-                _ => None,
-            };
-            if let Some(found) = self.looked_up(&dir, found, || lock.expect("expired before too")) {
+            let lock = if is_expired(&found) { Some(dir.lock_name(name.as_bytes()).await) } else { None };
+            if let Some(found) = self.looked_up(&dir, found, lock) {
                 return Ok(found);
             }
         }
     }
 
-    /// `None`: look again. `lock` waits for the name's lock, if the attributes have expired.
+    /// `None`: look again. `lock` is the name's lock, if the attributes had expired; they are not looked at again, as
+    /// they may expire at any moment.
     fn looked_up(
         &self,
         dir: &OwnedNode<T>,
         found: NodeLookup<T>,
-        lock: impl FnOnce() -> NameLock<T>,
+        lock: Option<NameLock<T>>,
     ) -> Option<LookedUp<T>> {
-        match found {
-            NodeLookup::Hit(node) if node.trusted_attr().is_some() => {
-                Some(LookedUp::Known(NodeEntry::new(self, node)))
-            }
-            NodeLookup::Hit(_) => {
-                let mut lock = lock();
-                // Another caller may have asked meanwhile.
-                match lock.known() {
-                    NodeKnown::Hit(node) if node.trusted_attr().is_none() => {
-                        Some(LookedUp::Ask(NameQuestion::new(self, dir, Right::Expired(lock))))
-                    }
-                    _ => None,
+        match (found, lock) {
+            (NodeLookup::Hit(node), None) => Some(LookedUp::Known(NodeEntry::new(self, node))),
+            (NodeLookup::Hit(_), Some(mut lock)) => match lock.known() {
+                NodeKnown::Hit(node) if node.trusted_attr().is_none() => {
+                    Some(LookedUp::Ask(NameQuestion::new(self, dir, Right::Expired(lock))))
                 }
-            }
-            NodeLookup::Negative => Some(LookedUp::Absent),
-            NodeLookup::Miss(ticket) => {
+                // Another caller has asked meanwhile.
+                _ => None,
+            },
+            (NodeLookup::Negative, _) => Some(LookedUp::Absent),
+            (NodeLookup::Miss(ticket), _) => {
                 Some(LookedUp::Ask(NameQuestion::new(self, dir, Right::Miss(ticket))))
             }
         }
@@ -200,5 +196,49 @@ impl<T: Send + Sync + 'static> Nodes<T> {
             }
             Err(error) => reply.error(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+    use crate::attr::host_attr;
+    use crate::nodes::NodesOptions;
+
+    /// The attributes expire between any two looks at them. Polled without a wait: nobody else holds the name.
+    #[test]
+    fn attributes_may_expire_during_a_lookup() {
+        let attr = |number| Ok((host_attr(number, &std::fs::symlink_metadata("/")?), ()));
+        let options =
+            NodesOptions { name_ttl: Ttl::Forever, attr_ttl: Ttl::Forever, ..NodesOptions::default() };
+        let nodes = Nodes::new(options, |_| attr(1)).unwrap();
+        let name = OsStr::new("name");
+        let answer = |found| match found {
+            LookedUp::Known(entry) => entry,
+            LookedUp::Ask(question) => question.answer(attr(2)).unwrap(),
+            LookedUp::Absent => panic!("nobody said so"),
+        };
+        let entry = answer(nodes.start_lookup(INodeNo::ROOT, name).unwrap());
+        std::thread::scope(|s| {
+            let lookups = s.spawn(|| {
+                for _ in 0..1_000_000 {
+                    let mut task = pin!(nodes.lookup_task(INodeNo::ROOT, name));
+                    let Poll::Ready(found) = task.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+                    else {
+                        panic!("nobody has the name")
+                    };
+                    drop(answer(found.unwrap()));
+                }
+            });
+            let node = entry.node();
+            while !lookups.is_finished() {
+                node.refresh(node.revision(), &node.attr(), Ttl::ZERO);
+                node.refresh(node.revision(), &node.attr(), Ttl::Forever);
+            }
+        });
+        assert_eq!(nodes.lookups(), 1);
     }
 }

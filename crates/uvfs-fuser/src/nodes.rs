@@ -153,6 +153,10 @@ impl<T: Send + Sync + 'static> Nodes<T> {
     /// Keep the memory limit from a thread of its own, which asks the kernel to forget nodes through `notifier`.
     /// Without it, nodes that the kernel holds keep the table above the limit. The thread ends with the table.
     ///
+    /// The session needs two threads or more (`n_threads` of fuser's `Config`, which is 1 by default): a request that finds
+    /// no memory waits for FORGETs, and another thread must read them. With one thread it waits in vain, up to two
+    /// seconds, and may end with ENOMEM.
+    ///
     /// # Errors
     /// The thread cannot be started.
     pub fn keep_limit(&self, notifier: Notifier) -> io::Result<()> {
@@ -218,10 +222,11 @@ impl<T: Send + Sync + 'static> Nodes<T> {
     }
 
     /// The kernel forgets `n` lookups. [`Filesystem::batch_forget`](fuser::Filesystem::batch_forget) calls `forget`
-    /// for each node unless a server changes that.
+    /// for each node unless a server changes that. Lookups that the kernel was never told of are ignored.
     pub fn forget(&self, ino: INodeNo, n: u64) {
-        self.0.lookups.fetch_sub(n, Ordering::Relaxed);
-        self.0.superblock.cache().forget_lookups(self.id_of(ino), n);
+        // The count came first, so it is never below that of the nodes.
+        let forgotten = self.0.superblock.forget_lookups(self.id_of(ino), n);
+        self.0.lookups.fetch_sub(forgotten, Ordering::Relaxed);
     }
 
     /// Answer a getattr. `ask` asks the back end; it is called only if the cached attributes are not trusted.
@@ -250,20 +255,27 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         Ok(to_fuser(ino, &attr, self.0.options.block_size))
     }
 
-    /// Answer a setattr. `change` has the back end change the attributes, and returns the new ones.
+    /// Answer a setattr. `change` has the back end change the attributes, and returns the new ones. If it fails, it may
+    /// have changed some: the next reader asks.
     pub fn setattr(
         &self,
         ino: INodeNo,
         reply: ReplyAttr,
         change: impl FnOnce(&OwnedNode<T>) -> Result<FileAttr, Errno>,
     ) {
-        let changed = self.node(ino).and_then(|node| {
-            let revision = node.revision();
-            let attr = change(&node)?;
-            self.store_attr(&node, revision, &attr);
-            Ok(to_fuser(ino, &to_cache(&attr), self.0.options.block_size))
-        });
-        self.reply_attr(ino, reply, changed);
+        self.reply_attr(ino, reply, self.change_attr(ino, change));
+    }
+
+    fn change_attr(
+        &self,
+        ino: INodeNo,
+        change: impl FnOnce(&OwnedNode<T>) -> Result<FileAttr, Errno>,
+    ) -> Result<FileAttr, Errno> {
+        let node = self.node(ino)?;
+        let revision = node.revision();
+        let attr = change(&node).inspect_err(|_| self.attr_changed(&node))?;
+        self.store_attr(&node, revision, &attr);
+        Ok(to_fuser(ino, &to_cache(&attr), self.0.options.block_size))
     }
 
     /// How long the kernel may trust the attributes that a reply gives.
@@ -341,6 +353,33 @@ mod tests {
         assert_eq!(nodes.lookups(), 1);
         drop(entry);
         assert_eq!(nodes.lookups(), 0);
+    }
+
+    #[test]
+    fn only_lookups_that_were_counted_are_forgotten() {
+        let nodes = Nodes::new(NodesOptions::default(), |_| found(1, "/")).unwrap();
+        let LookedUp::Ask(question) = nodes.start_lookup(INodeNo::ROOT, OsStr::new("null")).unwrap() else {
+            panic!("nobody said so");
+        };
+        let mut entry = question.answer(found(2, "/dev/null")).unwrap();
+        entry.give();
+        nodes.forget(INodeNo::ROOT, 1);
+        nodes.forget(INodeNo(77), 3);
+        assert_eq!(nodes.lookups(), 1);
+        nodes.forget(nodes.number_of(entry.node()), 5);
+        assert_eq!(nodes.lookups(), 0);
+    }
+
+    #[test]
+    fn a_change_of_attributes_that_fails_half_way_leaves_none_trusted() {
+        let options = NodesOptions { attr_ttl: Ttl::Forever, ..NodesOptions::default() };
+        let nodes = Nodes::new(options, |_| found(1, "/")).unwrap();
+        let trusted = || nodes.node(INodeNo::ROOT).unwrap().trusted_attr().is_some();
+        assert!(trusted());
+        let error = nodes.change_attr(INodeNo::ROOT, |_| Err(Errno::ENOSPC)).unwrap_err();
+        assert_eq!(error.code(), Errno::ENOSPC.code());
+        assert!(!trusted());
+        nodes.change_attr(INodeNo::ROOT, |_| Ok(found(1, "/")?.0)).unwrap();
     }
 
     #[test]

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::change::NameLock;
 use super::listing::NodeListing;
 use super::ticket::{NodeLookup, Ticket};
-use super::{NodeCache, Shared};
+use super::{NodeCache, NodeSuperblock, Shared};
 use crate::inodes::attr::Attr;
 use crate::inodes::inode_ref::InodeRef;
 use crate::lookup::by_name::{Known, Lookup};
@@ -244,6 +244,25 @@ impl<T: Send + Sync + 'static> fmt::Debug for OwnedNode<T> {
     }
 }
 
+impl<T: Send + Sync + 'static> NodeSuperblock<T> {
+    /// [`NodeCache::trusted_attr`] of an inode of this superblock; `None` for those of others too.
+    #[inline]
+    pub fn trusted_attr(&self, id: InodeId) -> Option<Attr> {
+        let (attr, sb) = self.cache.0.cache.attr_and_sb(id)?;
+        (sb == self.sb).then_some(attr)
+    }
+
+    /// [`NodeCache::forget_lookups`]; ids of other superblocks are unknown. Returns how many lookups were given back:
+    /// no more than were counted.
+    pub fn forget_lookups(&self, id: InodeId, n: u64) -> u64 {
+        let cache = &self.cache.0.cache;
+        match cache.get(id).map(|inode| inode.sb()) {
+            Some(sb) if sb == self.sb => cache.forget_counted_lookups(id, n),
+            _ => 0,
+        }
+    }
+}
+
 /// A reference to an inode that borrows the cache.
 pub struct NodeRef<'c, T: Send + Sync + 'static> {
     pub(super) shared: &'c Arc<Shared<T>>,
@@ -265,6 +284,12 @@ impl<'c, T: Send + Sync + 'static> NodeRef<'c, T> {
     /// The id, for clients.
     pub fn id(&self) -> InodeId {
         self.inode.id()
+    }
+
+    /// The superblock.
+    #[inline]
+    pub fn superblock(&self) -> SbId {
+        self.inode.sb()
     }
 
     /// As [`OwnedNode::attr`].

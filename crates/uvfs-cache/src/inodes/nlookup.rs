@@ -39,7 +39,12 @@ impl Cache {
     /// name is dropped: see [`Cache::invalidate`]. Unknown ids, and more than was counted, are ignored: the
     /// client may forget what it was never told.
     pub fn forget_lookups(&self, id: InodeId, n: u64) {
-        let Some(inode) = self.get(id) else { return };
+        self.forget_counted_lookups(id, n);
+    }
+
+    /// [`Cache::forget_lookups`]; returns how many of them were counted.
+    pub(crate) fn forget_counted_lookups(&self, id: InodeId, n: u64) -> u64 {
+        let Some(inode) = self.get(id) else { return 0 };
         let nlookup = &self.inodes.private(id.index()).nlookup;
         let mut old = nlookup.load(Ordering::Relaxed);
         let new = loop {
@@ -58,5 +63,6 @@ impl Cache {
         if forgotten {
             self.limit.ease();
         }
+        old - new
     }
 }

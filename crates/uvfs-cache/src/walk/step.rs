@@ -366,6 +366,12 @@ impl Cache {
     /// Attributes by id, storing nothing. `None`: the generation is over, the attributes expired, or a
     /// writer was in the way all the time.
     pub fn attr(&self, id: InodeId) -> Option<Attr> {
+        self.attr_and_sb(id).map(|(attr, _)| attr)
+    }
+
+    /// [`Cache::attr`], and the superblock of the same moment.
+    #[inline]
+    pub(crate) fn attr_and_sb(&self, id: InodeId) -> Option<(Attr, SbId)> {
         if !self.inodes.is_slot(id.index()) {
             return None;
         }
@@ -376,10 +382,10 @@ impl Cache {
                 let attr = published.copy(|| private);
                 let live = published.mode_and_flags() & LIVE != 0;
                 let generation = published.generation();
-                let deadline = private.deadline.load(Ordering::Relaxed);
+                let (deadline, sb) = (private.deadline.load(Ordering::Relaxed), private.sb_id());
                 if published.seq.check(seq) {
                     let good = live && generation == id.generation() && !self.clock.passed(deadline);
-                    return good.then_some(attr);
+                    return good.then_some((attr, sb));
                 }
             }
             uvfs_sync::primitives::spin_loop();

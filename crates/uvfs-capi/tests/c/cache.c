@@ -310,6 +310,97 @@ static void changes(struct uvfs_superblock *sb)
 	IS(uvfs_forget(sb, f.node, 1), 0);
 }
 
+/* Neither the root nor a directory that is not empty is removed, and directories have one name. */
+static void refusals(struct uvfs_superblock *sb)
+{
+	uint64_t dir = found(sb, UVFS_ROOT, "refused", 60, S_IFDIR | 0755);
+	uint64_t file = found(sb, dir, "file", 61, S_IFREG | 0644);
+	struct uvfs_ticket *ticket;
+	struct uvfs_entry entry;
+	struct uvfs_lock *lock;
+	char path[64];
+
+	IS(uvfs_lock_name(sb, UVFS_ROOT, "refused", &lock), 0);
+	IS(uvfs_begin_removal(sb, lock, UVFS_ROOT), -EBUSY);
+	IS(uvfs_begin_removal(sb, lock, dir), -ENOTEMPTY);
+	IS(uvfs_begin_removal(sb, lock, 12345), -ESTALE);
+	IS(uvfs_begin_removal(sb, NULL, dir), -EINVAL);
+	uvfs_unlock(lock);
+	IS(uvfs_lookup(sb, dir, "file", 0, &entry, &ticket), UVFS_HIT);
+	IS(uvfs_lock_name(sb, UVFS_ROOT, "link", &lock), 0);
+	IS(uvfs_link(sb, lock, dir, UVFS_FOREVER), -EPERM);
+	IS(uvfs_lock_name(sb, dir, "link", &lock), 0);
+	IS(uvfs_link(sb, lock, UVFS_ROOT, UVFS_FOREVER), -EPERM);
+	IS(uvfs_path_of(sb, file, path, sizeof path), 12);
+	CHECK(!strcmp(path, "refused/file"));
+	IS(uvfs_lock_name(sb, file, "below", &lock), -ENOTDIR);
+	IS(uvfs_forget(sb, file, 1), 0);
+	IS(uvfs_forget(sb, dir, 1), 0);
+}
+
+/* A superblock does not lead to the nodes of another one, cached and trusted though they are. */
+static void others(struct uvfs_cache *cache, struct uvfs_superblock *sb)
+{
+	struct uvfs_answer got = answer(2, S_IFDIR | 0755, UVFS_FOREVER);
+	struct uvfs_superblock *other;
+	struct uvfs_listing *listing;
+	struct uvfs_ticket *ticket;
+	struct uvfs_asked *asked;
+	struct uvfs_entry entry;
+	struct uvfs_lock *lock, *to;
+	struct uvfs_hold *hold;
+	struct uvfs_attr attr;
+	void *data = NULL;
+	uint64_t dir, file, revision;
+	char path[64];
+
+	IS(uvfs_superblock_add(cache, false, &got, &other), 0);
+	dir = found(other, UVFS_ROOT, "dir", 3, S_IFDIR | 0755);
+	file = found(other, dir, "file", 4, S_IFREG | 0644);
+	IS(uvfs_lookup(other, dir, "none", 0, &entry, &ticket), UVFS_MISS);
+	IS(uvfs_ticket_absent(ticket, UVFS_FOREVER), 0);
+	IS(uvfs_lookup(other, dir, "none", 0, &entry, &ticket), UVFS_NEGATIVE);
+	IS(uvfs_lookup(sb, dir, "file", 1, &entry, &ticket), -EXDEV);
+	IS(uvfs_lookup(sb, dir, "none", 0, &entry, &ticket), -EXDEV);
+	IS(uvfs_try_lookup(sb, dir, "unknown", 0, &entry, &ticket), -EXDEV);
+	IS(uvfs_getattr(other, file, &attr), 1);
+	IS(uvfs_getattr(sb, file, &attr), -EXDEV);
+	IS(uvfs_revision(sb, file, &revision), -EXDEV);
+	IS(uvfs_refresh(sb, file, 0, &attr, 0), -EXDEV);
+	IS(uvfs_update(sb, file, &attr, UVFS_SIZE), -EXDEV);
+	IS(uvfs_add_lookups(sb, file, 1), -EXDEV);
+	IS(uvfs_forget(sb, file, 1), -EXDEV);
+	IS(uvfs_data(sb, file, &data), -EXDEV);
+	IS(uvfs_hold_node(sb, file, &data, &hold), -EXDEV);
+	CHECK(!data);
+	IS(uvfs_name_of(sb, file, NULL, path, sizeof path), -EXDEV);
+	IS(uvfs_path_of(sb, file, path, sizeof path), -EXDEV);
+	IS(uvfs_is_below(sb, file, UVFS_ROOT), -EXDEV);
+	IS(uvfs_invalidate(sb, dir, "file"), -EXDEV);
+	IS(uvfs_replaced(sb, file), -EXDEV);
+	IS(uvfs_listing_begin(sb, dir, &listing), -EXDEV);
+	IS(uvfs_lock_name(sb, dir, "file", &lock), -EXDEV);
+	IS(uvfs_lock_names(sb, UVFS_ROOT, "a", dir, "b", &lock, &to), -EXDEV);
+	IS(uvfs_lock_name(sb, UVFS_ROOT, "a", &lock), 0);
+	IS(uvfs_begin_removal(sb, lock, dir), -EXDEV);
+	IS(uvfs_begin_removal(other, lock, dir), -EXDEV);
+	IS(uvfs_link(other, lock, file, UVFS_FOREVER), -EXDEV);
+	/* The question goes with its answer, which nothing takes. */
+	IS(uvfs_ask(sb, &asked), 0);
+	got = answer(5, S_IFREG | 0644, UVFS_FOREVER);
+	long before = atomic_load(&destroyed);
+	IS(uvfs_found_number(other, asked, &got, 0, &entry), -EXDEV);
+	IS(atomic_load(&destroyed), before + 1);
+	/* The other superblock's client has what it had. */
+	IS(uvfs_lock_name(other, dir, "file", &lock), 0);
+	IS(uvfs_remove(lock), 0);
+	IS(uvfs_getattr(other, file, &attr), 1);
+	use(other, file, 4);
+	IS(uvfs_forget(other, file, 1), 0);
+	IS(uvfs_getattr(other, file, &attr), -ESTALE);
+	uvfs_superblock_remove(other);
+}
+
 static void listings(struct uvfs_cache *cache, struct uvfs_superblock *sb)
 {
 	struct uvfs_counters counters;
@@ -524,7 +615,9 @@ int main(void)
 	arguments(cache, sb);
 	lookups(sb);
 	changes(sb);
+	refusals(sb);
 	listings(cache, sb);
+	others(cache, sb);
 	uvfs_superblock_remove(sb);
 	uvfs_cache_free(cache);
 	nothing_left();

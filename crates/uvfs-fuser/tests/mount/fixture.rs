@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{RawDir, SeekFrom};
 use tempfile::TempDir;
-use uvfs_fuser::{NodeKey, Nodes};
+use uvfs_fuser::Nodes;
 
-use crate::passthrough::mount;
+use crate::passthrough::{Object, mount};
 
 /// Why a mount is not possible here, if it is not.
 pub fn missing() -> Option<String> {
@@ -25,16 +25,20 @@ pub fn missing() -> Option<String> {
 /// A host directory and its mount; unmounted when dropped.
 pub struct Fixture {
     session: Option<fuser::BackgroundSession>,
-    nodes: Nodes<NodeKey>,
+    nodes: Nodes<Object>,
     host: TempDir,
     dir: TempDir,
 }
 
 impl Fixture {
     pub fn new(limit: u64) -> Self {
+        Self::with_threads(limit, 4)
+    }
+
+    pub fn with_threads(limit: u64, threads: usize) -> Self {
         let temporary = || tempfile::tempdir().expect("a temporary directory");
         let (host, dir) = (temporary(), temporary());
-        let (session, nodes) = mount(host.path(), dir.path(), limit).expect("a mount");
+        let (session, nodes) = mount(host.path(), dir.path(), limit, threads).expect("a mount");
         Self { session: Some(session), nodes, host, dir }
     }
 
@@ -46,7 +50,7 @@ impl Fixture {
         self.host.path().join(name)
     }
 
-    pub fn nodes(&self) -> &Nodes<NodeKey> {
+    pub fn nodes(&self) -> &Nodes<Object> {
         &self.nodes
     }
 }

@@ -10,10 +10,10 @@ mod passthrough;
 mod readonly;
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Trial};
 
@@ -28,6 +28,9 @@ const TESTS: &[(&str, fn())] = &[
     ("changes_of_others_show_after_the_ttls", others),
     ("large_directories_are_listed_whole_and_from_anywhere", listings),
     ("a_tree_larger_than_the_limit_stays_within_it", limit),
+    ("two_threads_keep_a_tight_limit", two_threads),
+    ("open_files_without_a_name_keep_their_attributes", without_a_name),
+    ("a_directory_is_removed_while_it_is_listed", removal),
     ("the_read_only_server_serves", read_only),
     ("the_kernel_forgets_all_that_it_looked_up", forgets),
 ];
@@ -201,6 +204,79 @@ fn limit() {
     assert!(counters.evicted > 30_000, "{counters:?}");
     // Nodes that the kernel holds are not evicted, so the kernel was asked to forget.
     assert!(counters.inodes < 40_000, "{counters:?}");
+}
+
+/// The fewest threads that a limit needs: one reads FORGETs while the other waits for them.
+fn two_threads() {
+    let f = Fixture::with_threads(8 << 20, 2);
+    for d in 0..60 {
+        fs::create_dir(f.host(&format!("d{d}"))).unwrap();
+        for i in 0..1000 {
+            fs::write(f.host(&format!("d{d}/file{i}")), "").unwrap();
+        }
+    }
+    let mut longest = Duration::ZERO;
+    let mut time = |begin: Instant| longest = longest.max(begin.elapsed());
+    for d in 0..120 {
+        let mut entries = fs::read_dir(f.path(&format!("d{}", d % 60))).unwrap();
+        let mut count = 0;
+        loop {
+            let begin = Instant::now();
+            let Some(entry) = entries.next() else { break };
+            assert!(entry.unwrap().metadata().unwrap().is_file());
+            time(begin);
+            count += 1;
+        }
+        assert_eq!(count, 1000);
+    }
+    assert!(f.nodes().counters().evicted > 30_000, "{:?}", f.nodes().counters());
+    eprintln!("the longest request took {longest:?}");
+    // A request that waits for FORGETs in vain takes a second.
+    assert!(longest < Duration::from_secs(1), "{longest:?}");
+}
+
+fn without_a_name() {
+    let f = Fixture::new(0);
+    for replace in [false, true] {
+        fs::write(f.path("file"), "hello").unwrap();
+        let open = fs::OpenOptions::new().read(true).write(true).open(f.path("file")).unwrap();
+        let second = fs::File::open(f.path("file")).unwrap();
+        if replace {
+            fs::write(f.path("other"), "another one").unwrap();
+            fs::rename(f.path("other"), f.path("file")).unwrap();
+        } else {
+            fs::remove_file(f.path("file")).unwrap();
+        }
+        let meta = open.metadata().unwrap();
+        assert_eq!((meta.len(), meta.nlink()), (5, 0));
+        open.set_len(3).unwrap();
+        open.set_permissions(fs::Permissions::from_mode(0o640)).unwrap();
+        drop(open);
+        let meta = second.metadata().unwrap();
+        assert_eq!((meta.len(), meta.mode() & 0o7777), (3, 0o640));
+        assert_eq!(std::io::read_to_string(second).unwrap(), "hel");
+        if replace {
+            assert_eq!(fs::metadata(f.path("file")).unwrap().len(), 11);
+        }
+    }
+    // By its name, and of a file that is open: both are one node.
+    let open = fs::File::create(f.path("named")).unwrap();
+    fs::write(f.path("named"), "text").unwrap();
+    assert_eq!((open.metadata().unwrap().len(), fs::metadata(f.path("named")).unwrap().len()), (4, 4));
+}
+
+/// As `rm -r` does it: a batch is read, removed, and the next one is read.
+fn removal() {
+    let f = Fixture::new(8 << 20);
+    fs::create_dir(f.host("d")).unwrap();
+    for i in 0..3000 {
+        fs::write(f.host(&format!("d/a_name_of_some_length_{i}")), "").unwrap();
+    }
+    for entry in fs::read_dir(f.path("d")).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    fs::remove_dir(f.path("d")).unwrap();
+    assert!(!f.host("d").exists());
 }
 
 fn forgets() {
