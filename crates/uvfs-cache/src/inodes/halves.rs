@@ -21,7 +21,7 @@ use uvfs_sync::slot;
 
 use crate::inodes::attr::{Attr, Time, mode};
 use crate::types::SbId;
-use crate::walk::prefix::Moves;
+use crate::walk::change_counts::ChangeCounts;
 
 /// The slot holds a live inode.
 pub(crate) const LIVE: u32 = 1 << 16;
@@ -97,6 +97,8 @@ pub(crate) const RESIDENT: u32 = 1 << 31;
 pub(crate) const NAMED: u32 = 1 << 29;
 /// Flag beside it: a cached path passes this directory or link (see `walk/prefix.rs`). A new generation has no flag.
 const PASSED: u32 = 1 << 30;
+/// Where the group of a passed directory or link stands beside that flag.
+const GROUP: u32 = 16;
 
 impl Private {
     /// The superblock; constant for the whole generation.
@@ -111,19 +113,24 @@ impl Private {
         self.sb.load(Ordering::Relaxed) & RESIDENT != 0
     }
 
-    /// Whether a cached path passes this directory or link.
-    pub(crate) fn is_passed(&self) -> bool {
+    /// The group of this directory or link, if a cached path passes it.
+    pub(crate) fn passed_group(&self) -> Option<u8> {
         // Acquire, with the release below. Two writers of one link may have different sequences and locks. If one finds
-        // that the other has cleared the flag, the other has moved the generation, before anything that we change.
-        self.sb.load(Ordering::Acquire) & PASSED != 0
+        // that the other has cleared the flag, the other has moved the group's count, before anything that we change.
+        let word = self.sb.load(Ordering::Acquire);
+        (word & PASSED != 0).then_some((word >> GROUP) as u8)
     }
 
-    /// Set or clear that. Stores only what changes.
-    pub(crate) fn set_passed(&self, passed: bool) {
-        if self.is_passed() == passed {
-        } else if passed {
-            self.sb.fetch_or(PASSED, Ordering::Relaxed);
-        } else {
+    /// A cached path passes this, and its group is always this one. Stores only what changes.
+    pub(crate) fn set_passed(&self, group: u8) {
+        if self.passed_group().is_none() {
+            self.sb.fetch_or(PASSED | u32::from(group) << GROUP, Ordering::Relaxed);
+        }
+    }
+
+    /// No valid entry's path passes this.
+    pub(crate) fn clear_passed(&self) {
+        if self.passed_group().is_some() {
             self.sb.fetch_and(!PASSED, Ordering::Release);
         }
     }
@@ -183,19 +190,19 @@ impl Published {
     /// Mark the attributes stale, under the attribute lock. Both sequences move, even if the attributes
     /// were stale already. So an answer requested earlier is late, and a walk that came through the
     /// directory looks again.
-    pub(crate) fn mark_stale(&self, private: &Private, moves: &Moves) {
+    pub(crate) fn mark_stale(&self, private: &Private, changes: &ChangeCounts) {
         let word = self.mode.load(Ordering::Relaxed);
         let store = || {
             self.seq.write(|| {
                 if word & mode::S_IFMT == mode::S_IFLNK {
-                    moves.before_change(private);
+                    changes.before_change(private);
                 }
                 self.mode.store(word | STALE, Ordering::Relaxed);
             });
         };
         if word & mode::S_IFMT == mode::S_IFDIR {
             self.stamp.write(|| {
-                moves.before_change(private);
+                changes.before_change(private);
                 store();
             });
         } else {
@@ -329,17 +336,17 @@ impl Published {
     /// Change the attributes under the inode's lock. The walk sequence moves only if permissions
     /// did.
     #[inline(always)]
-    pub(crate) fn change(&self, private: &Private, moves: &Moves, old: &Attr, new: &Attr) {
+    pub(crate) fn change(&self, private: &Private, changes: &ChangeCounts, old: &Attr, new: &Attr) {
         let permissions = Perm::from(old) != Perm::from(new);
         if new.is_dir() && permissions {
             // Copies: otherwise the most common changes, which are compiled in one piece with this, would
             // keep their attributes in memory for this call.
-            self.change_for_walks(private, moves, &{ *old }, &{ *new });
+            self.change_for_walks(private, changes, &{ *old }, &{ *new });
             return;
         }
         let section = self.seq.open();
         if new.is_symlink() {
-            moves.before_change(private);
+            changes.before_change(private);
         }
         self.store(private, Some(old), new);
         self.seq.close(section);
@@ -348,9 +355,9 @@ impl Published {
     /// A change of fields that walks check.
     #[cold]
     #[inline(never)]
-    fn change_for_walks(&self, private: &Private, moves: &Moves, old: &Attr, new: &Attr) {
+    fn change_for_walks(&self, private: &Private, changes: &ChangeCounts, old: &Attr, new: &Attr) {
         self.stamp.write(|| {
-            moves.before_change(private);
+            changes.before_change(private);
             self.seq.write(|| self.store(private, Some(old), new));
         });
     }

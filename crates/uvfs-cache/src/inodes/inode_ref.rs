@@ -137,7 +137,7 @@ impl<'c> InodeRef<'c> {
         new.ino = old.ino;
         new.mode = old.fmt() | new.mode & !mode::S_IFMT;
         if new != old {
-            published.change(private, &self.cache.prefixes.moves, &old, &new);
+            published.change(private, &self.cache.prefixes.changes, &old, &new);
         }
         r
     }
@@ -211,7 +211,7 @@ impl<'c> InodeRef<'c> {
     pub(crate) fn mark_dead(&self) {
         let _lock = self.lock();
         self.published().mark_dead();
-        self.private_half().set_passed(false);
+        self.private_half().clear_passed();
     }
 
     /// Make sure that the directory has no entry and gets none, before its removal (rule 11). Always
@@ -291,7 +291,7 @@ impl<'c> InodeRef<'c> {
     pub fn mark_stale(&self) {
         let _lock = self.lock();
         self.cache.sb_of(self.index()).changes().note(self.ino());
-        self.published().mark_stale(self.private_half(), &self.cache.prefixes.moves);
+        self.published().mark_stale(self.private_half(), &self.cache.prefixes.changes);
         self.private_half().deadline.store(SUSPECT, Ordering::Relaxed);
     }
 

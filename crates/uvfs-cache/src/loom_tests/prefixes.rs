@@ -1,6 +1,7 @@
 //! Model checks of prefix entries (`prefix.rs`) with two threads that write.
 
 use super::*;
+use crate::walk::change_counts::{PLACES, group_of};
 
 /// Rule 3: an entry has one writer at a time. Two paths of one slot that are noted at once leave one or the
 /// other, never the text of one with the positions of the other. Planted bugs:
@@ -45,7 +46,8 @@ fn loom_rule10_a_path_does_not_outlive_a_change_on_its_way() {
 }
 
 /// Rule 10: an entry that is made while a directory on its way changes does not hit afterwards. Planted bugs:
-/// rule10-paths-flag-after-the-check, rule10-paths-note-without-fence, rule10-paths-change-without-fence.
+/// rule10-paths-flag-after-the-check, rule10-paths-note-without-fence, rule10-paths-change-without-fence,
+/// rule10-paths-sum-after-the-check.
 #[test]
 fn loom_rule10_a_path_noted_beside_a_change_is_older() {
     model(|| {
@@ -57,7 +59,7 @@ fn loom_rule10_a_path_noted_beside_a_change_is_older() {
     });
 }
 
-/// Rule 10: the same for an entry of an older generation that a walk renews beside a second change. Planted bugs:
+/// Rule 10: the same for an older entry that a walk renews beside a second change. Planted bugs:
 /// rule10-paths-renewed-without-flag, rule10-paths-note-without-fence, rule10-paths-change-without-fence.
 #[test]
 fn loom_rule10_a_path_renewed_beside_a_second_change_is_older() {
@@ -96,5 +98,84 @@ fn loom_rule10_a_path_does_not_outlive_a_rename_on_its_way() {
         );
         assert!(!(gone && found.is_some()), "a name on the way is absent, but the entry still hits");
         assert_eq!(w.prefix(start, b"d/e"), None);
+    });
+}
+
+/// The root and "d", then the root, which stands for the end of the path too.
+fn way_through(start: Pos, d: Pos, times: usize) -> Way {
+    let mut way = Way::new(start);
+    (0..times).for_each(|_| way.add(d));
+    way.add(start);
+    way
+}
+
+/// Rule 10: two changes in two groups do not leave the sum as it was. A reader that sees the first change finds no
+/// entry, beside the second or after it. Planted bug: rule10-changes-of-two-groups-cancel-out.
+#[test]
+fn loom_rule10_a_path_does_not_outlive_changes_in_two_groups() {
+    model(|| {
+        let w = World::new(true);
+        let id = w.create(b"d", 5, true);
+        let (start, d) = (w.at(), w.cache.pos(id).unwrap());
+        assert_ne!(group_of(start.id().index()), group_of(id.index()));
+        // The end is "e", which does not change.
+        let end = w.cache.pos(w.create(b"e", 6, true)).unwrap();
+        let mut way = Way::new(start);
+        way.add(d);
+        way.add(end);
+        w.cache.note_prefix(&w.ask(start, b"d/e"), &way);
+        assert_eq!(w.prefix(start, b"d/e"), Some(end));
+        let (moved, found) = w.during(
+            move |w| {
+                let moved = w.cache.perm(d).uid == 9;
+                uvfs_sync::primitives::fence(Ordering::Acquire);
+                (moved, w.prefix(start, b"d/e"))
+            },
+            |w| {
+                w.cache.get(id).unwrap().update(|a| a.uid = 9);
+                w.root().update(|a| a.uid = 9);
+            },
+        );
+        assert!(!(moved && found.is_some()), "the way has changed, but its entry still hits");
+        assert_eq!(w.prefix(start, b"d/e"), None);
+    });
+}
+
+/// Rule 10: a path that passes more directories than an entry has groups does not outlive a change of any. Planted
+/// bug: rule10-long-paths-stay-after-a-change.
+#[test]
+fn loom_rule10_a_path_of_many_groups_does_not_outlive_a_change() {
+    model(|| {
+        let w = World::new(true);
+        let id = w.create(b"d", 5, true);
+        let (start, d) = (w.at(), w.cache.pos(id).unwrap());
+        w.cache.note_prefix(&w.ask(start, b"d/e"), &way_through(start, d, PLACES));
+        assert_eq!(w.prefix(start, b"d/e"), Some(start));
+        let (moved, found) = w.during(
+            move |w| {
+                let moved = w.cache.perm(d).uid == 9;
+                uvfs_sync::primitives::fence(Ordering::Acquire);
+                (moved, w.prefix(start, b"d/e"))
+            },
+            |w| w.cache.get(id).unwrap().update(|a| a.uid = 9),
+        );
+        assert!(!(moved && found.is_some()), "the way has changed, but its entry still hits");
+        assert_eq!(w.prefix(start, b"d/e"), None);
+    });
+}
+
+/// Rule 10: nor is it kept from beside the change. Planted bugs: rule10-long-paths-stay-after-a-change,
+/// rule10-long-paths-are-not-flagged.
+#[test]
+fn loom_rule10_a_path_of_many_groups_noted_beside_a_change_is_older() {
+    model(|| {
+        let w = World::new(true);
+        let id = w.create(b"d", 5, true);
+        let (start, d) = (w.at(), w.cache.pos(id).unwrap());
+        w.during(
+            move |w| w.cache.note_prefix(&w.ask(start, b"d/e"), &way_through(start, d, PLACES)),
+            |w| w.cache.get(id).unwrap().update(|a| a.uid = 9),
+        );
+        assert_eq!(w.prefix(start, b"d/e"), None, "an entry of the old way hits");
     });
 }

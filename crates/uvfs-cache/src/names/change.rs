@@ -731,7 +731,7 @@ impl Cache {
     fn before_link_change(&self, d: &Published) {
         if d.fmt() == mode::S_IFLNK {
             let inode = d.inode.load(Ordering::Relaxed);
-            self.prefixes.moves.before_change(self.inodes.private(inode));
+            self.prefixes.changes.before_change(self.inodes.private(inode));
         }
     }
 
@@ -741,7 +741,7 @@ impl Cache {
         let lock = |i: u32| self.inodes.private(i).refs.lock();
         let unlock = |i: u32| self.inodes.private(i).refs.unlock();
         let walk = |i: u32| self.inodes.get(i).stamp();
-        let moves = |i: u32| self.prefixes.moves.before_change(self.inodes.private(i));
+        let moves = |i: u32| self.prefixes.changes.before_change(self.inodes.private(i));
         let f = || {
             dirs.iter().for_each(|dir| moves(*dir));
             f();

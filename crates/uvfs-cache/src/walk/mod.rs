@@ -1,5 +1,6 @@
 //! Walks without references: one step, the hit, directories by path, link targets.
 
+pub(crate) mod change_counts;
 pub(crate) mod hit;
 pub(crate) mod passed_links;
 pub(crate) mod position;

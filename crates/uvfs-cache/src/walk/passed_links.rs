@@ -2,8 +2,8 @@
 //!
 //! No directory's walk sequence moves when a link goes. So the noting thread flags each link's inode as passed, then
 //! checks the sequences of its name and of its attributes. A writer that removes, renames or exchanges the name, or
-//! changes the attributes, first makes that sequence odd. Then it looks at the flag, and moves the generation of all
-//! paths. This is the protocol of passed directories, with two other sequences.
+//! changes the attributes, first makes that sequence odd. Then it looks at the flag, and moves its group's count
+//! of changes. This is the protocol of passed directories, with two other sequences.
 //!
 //! The target itself is fixed while the inode lives. If a read of it moves the access time, the entry has the second
 //! at which that is due again. From then on the caller must not use the entry: a walk asks the driver.
@@ -72,8 +72,9 @@ impl PassedLinks {
         self.all().iter().any(|link| !cache.clock.stands(deadline(link)))
     }
 
-    pub(crate) fn flag(&self, cache: &Cache) {
-        self.all().iter().for_each(|link| cache.inodes.private(link.inode).set_passed(true));
+    /// Their inodes.
+    pub(crate) fn inodes(&self) -> impl Iterator<Item = u32> + '_ {
+        self.all().iter().map(|link| link.inode)
     }
 
     /// Whether all are as they were.

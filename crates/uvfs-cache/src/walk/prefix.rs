@@ -1,24 +1,25 @@
 //! Directories by path: a front cache that finds the directory part of a path in one step.
 //!
 //! An entry states: a walk over this text, from this start, with these credentials and mounts, ends in this
-//! directory. A hit reads the entry (one cache line), the generation of all paths, and the walk sequence of the
-//! directory that the entry leads to. It stores nothing.
+//! directory. A hit reads the entry (one cache line), a few counts of changes, and the walk sequence of the directory
+//! that the entry leads to. It stores nothing.
 //!
 //! **Changes on the way.** The last directory's own walk sequence is compared at each hit. Every other directory on
 //! the way is *passed*: the noting thread sets a flag in its private half. A change that moves the walk sequence of a
-//! passed directory (a rename, another mode, owner or list, a lost name) moves [`Moves`], and no entry of an older
-//! generation hits. The next walk over the path checks each position and renews the entry. A directory that no entry
-//! passes moves nothing, and neither does the end of one without children: each name below has moved its own sequence.
+//! passed directory (a rename, another mode, owner or list, a lost name) moves the count of its group
+//! ([`ChangeCounts`]), and no older entry that passes the group hits. The next walk over the path checks each position
+//! and renews the entry. A directory that no entry passes moves nothing, and neither does the end of one without
+//! children: each name below has moved its own sequence.
 //!
-//! **Race of a change with a hit.** The writer makes the walk sequence odd, moves the generation, and only then
-//! changes anything. If a reader loads the old generation, it comes before the change. If any thread has seen the
-//! change, it sees the new generation too.
+//! **Race of a change with a hit.** The writer makes the walk sequence odd, moves the count, and only then changes
+//! anything. If a reader loads the old count, it comes before the change. If any thread has seen the change, it sees
+//! the new count too. An equal sum means that all counts are the old ones at one moment.
 //!
-//! **Race of a change with a new entry.** The walker loads the generation before its walk. Afterwards it sets the
-//! flags, and then checks all positions. The writer makes the sequence odd, and then looks at the flag. A sequentially
-//! consistent fence stands between the two steps of both. If the flag comes first, the writer moves the generation. If
-//! the odd sequence comes first, the check fails, and nothing is kept. A walk that loads the new generation finds the
-//! sequence odd or changed, so it saw the change.
+//! **Race of a change with a new entry.** The walker sets the flags, then loads the counts, and then checks all
+//! positions. The writer makes the sequence odd, and then looks at the flag. A sequentially consistent fence stands
+//! between the first two steps of both. If the flag comes first, the writer moves the count. If the odd sequence comes
+//! first, the check fails, and nothing is kept. If the walker loads the new count, its check finds the sequence odd or
+//! changed.
 //!
 //! **Signatures.** An entry has no text but a signature of 127 bits: the sum of all words of the question, each
 //! multiplied by its own random number, modulo the prime 2^127 - 1. The words are start, credentials, mounts, epoch,
@@ -28,8 +29,7 @@
 //!
 //! A walk sequence wraps after 2^31 changes of one directory, and an entry might survive that. So every 2^29
 //! changes of any directory move [`GenSeq::wraps`], which is part of the question. The epoch (see `clock.rs`) is
-//! part of it too: a walk from before its move is suspect. A name with a deadline is not kept. The generation has
-//! 64 bits and never wraps.
+//! part of it too: a walk from before its move is suspect. A name with a deadline is not kept.
 //!
 //! **Protection.** An entry's `seq` guards its fields. Only the holder of its stripe's lock writes them; a thread that
 //! finds it locked gives up. An entry holds no reference and pins nothing. The stripes count the writes of their
@@ -42,15 +42,14 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use crossbeam_utils::CachePadded;
 use uvfs_sync::arena::Arena;
 use uvfs_sync::primitives::{AtomicU32, AtomicU64, Ordering, fence};
 use uvfs_sync::seqcount::{GenSeq, SeqCount};
 use uvfs_sync::slot;
 
 use crate::cache::Cache;
-use crate::inodes::halves::Private;
 use crate::types::InodeId;
+use crate::walk::change_counts::{ChangeCounts, Groups, group_of};
 use crate::walk::passed_links::{Followed, PassedLink, PassedLinks};
 use crate::walk::position::Pos;
 
@@ -84,34 +83,17 @@ slot! {
         index: AtomicU32,
         stamp: AtomicU64,
         signature: [AtomicU64; 2],
-        /// The generation of all paths before the walk; 0: empty.
-        moves: AtomicU64,
         /// Symbolic links on the way: see [`PassedLinks::summary`].
         links: AtomicU64,
+        /// The sum of the change counts of `groups`; 0: empty.
+        changes: AtomicU64,
+        /// The groups that the path passes.
+        groups: [AtomicU64; 2],
     }
 }
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Entry>() == 64);
-
-/// The generation of all paths, on a line of its own: each hit reads it.
-#[derive(Debug)]
-pub(crate) struct Moves(CachePadded<AtomicU64>);
-
-impl Moves {
-    /// To be called inside a write section of a directory's walk sequence, or of a link's name or attributes, before
-    /// anything else is changed. `private` is that directory's or link's. See the module's head.
-    pub(crate) fn before_change(&self, private: &Private) {
-        // Pairs with the fence in `note_prefix`: either that thread sees the odd sequence, or we see its flag.
-        fence(Ordering::SeqCst);
-        if private.is_passed() {
-            // Release: a walk that loads this generation finds the sequence odd.
-            self.0.fetch_add(1, Ordering::Release);
-            // All entries are older now, so the next change here may cost nothing.
-            private.set_passed(false);
-        }
-    }
-}
 
 /// The positions of a walk: its start, every directory that it came through, and its end.
 #[derive(Debug)]
@@ -156,6 +138,11 @@ impl Way {
     fn positions(&self) -> impl DoubleEndedIterator<Item = Pos> + '_ {
         self.short[..self.len].iter().chain(&self.long).copied()
     }
+
+    /// The inodes of the directories but the last, and of the links.
+    fn passed(&self) -> impl Iterator<Item = u32> + '_ {
+        self.positions().rev().skip(1).map(|at| at.index).chain(self.links.inodes())
+    }
 }
 
 /// A question: everything that a walk over the directory part of a path depends on.
@@ -163,7 +150,6 @@ impl Way {
 pub struct Question {
     signature: [u64; 2],
     hash: u32,
-    moves: u64,
 }
 
 /// The table of entries.
@@ -172,11 +158,17 @@ pub(crate) struct Prefixes {
     entries: Arena<Entry>,
     /// Entries in use, less one; a power of two, less one.
     mask: AtomicU32,
-    pub(crate) moves: Moves,
+    pub(crate) changes: ChangeCounts,
     stripes: Box<[AtomicU64]>,
     /// Random numbers below 2^127, one for each word.
     factors: Box<[u128]>,
     secrets: [u64; 2],
+}
+
+/// What a path passed, and the sum of the change counts before it was checked.
+struct Passed {
+    groups: Groups,
+    changes: u64,
 }
 
 /// The lock bit of a stripe; above it, the count of its writes.
@@ -251,8 +243,6 @@ impl Question {
             return None;
         }
         let prefixes = &cache.prefixes;
-        // Acquire, with `before_change`.
-        let moves = prefixes.moves.0.load(Ordering::Acquire);
         let head = [
             start.as_u64(),
             u64::from(who) << 32 | u64::from(mounts),
@@ -279,7 +269,7 @@ impl Question {
         let signature = [signature as u64, (signature >> 64) as u64];
         let [a, b] = prefixes.secrets;
         let mixed = u128::from(signature[0] ^ a) * u128::from(signature[1] ^ b);
-        Some(Self { signature, hash: (mixed as u64 ^ (mixed >> 64) as u64) as u32, moves })
+        Some(Self { signature, hash: (mixed as u64 ^ (mixed >> 64) as u64) as u32 })
     }
 }
 
@@ -293,7 +283,7 @@ impl Prefixes {
         Ok(Self {
             entries: Arena::reserve(most)?,
             mask: AtomicU32::new(FIRST - 1),
-            moves: Moves(CachePadded::new(AtomicU64::new(1))),
+            changes: ChangeCounts::new(),
             stripes: (0..STRIPES).map(|_| AtomicU64::new(0)).collect(),
             factors: (0..words as u64).map(factor).collect(),
             secrets: [number(u64::MAX), number(u64::MAX - 1)],
@@ -349,8 +339,13 @@ impl Entry {
         word(0) | word(1) != 0
     }
 
+    #[inline(always)]
+    fn groups(&self) -> Groups {
+        Groups([0, 1].map(|i: usize| self.groups[i].load(Ordering::Relaxed)))
+    }
+
     /// Write under the stripe's lock.
-    fn fill(&self, stripe: &Stripe<'_>, question: &Question, at: Pos, followed: Followed) {
+    fn fill(&self, stripe: &Stripe<'_>, question: &Question, at: Pos, passed: Passed, followed: Followed) {
         // The contents are the same under this sequence as under the last one. Relaxed, because the fence in `note_prefix`
         // stands before: a reader that loads this sequence sees the fields of the entry's last writer.
         self.seq.raw().store(stripe.count(), Ordering::Relaxed);
@@ -359,8 +354,10 @@ impl Entry {
             self.stamp.store(at.stamp, Ordering::Relaxed);
             self.signature[0].store(question.signature[0], Ordering::Relaxed);
             self.signature[1].store(question.signature[1], Ordering::Relaxed);
-            self.moves.store(question.moves, Ordering::Relaxed);
             self.links.store(followed.0, Ordering::Relaxed);
+            self.changes.store(passed.changes, Ordering::Relaxed);
+            self.groups[0].store(passed.groups.0[0], Ordering::Relaxed);
+            self.groups[1].store(passed.groups.0[1], Ordering::Relaxed);
         });
     }
 }
@@ -379,7 +376,7 @@ impl Cache {
                 continue;
             }
             let at = entry.at();
-            let older = entry.moves.load(Ordering::Relaxed) != question.moves;
+            let older = entry.changes.load(Ordering::Relaxed) != self.prefixes.changes.sum(entry.groups());
             // The whole entry is one moment's, and the directory is the one that it means.
             let followed = Followed(entry.links.load(Ordering::Relaxed));
             let stands = seq & 1 == 0 && !older && entry.seq.check(seq) && self.check(at);
@@ -405,27 +402,29 @@ impl Cache {
         let Some(entry) = self.place(question).or_else(|| self.place_by_force(question, attempt)) else {
             return;
         };
-        for at in way.positions().rev().skip(1) {
-            self.inodes.private(at.index).set_passed(true);
+        for index in way.passed() {
+            self.inodes.private(index).set_passed(group_of(index));
         }
-        way.links.flag(self);
         // Pairs with the fence in `before_change`: see the module's head.
         fence(Ordering::SeqCst);
+        // Before the checks. If we load a count that a change has moved, the checks see its sequence.
+        let groups = Groups::of(way.passed().map(group_of));
+        let passed = Passed { groups, changes: self.prefixes.changes.sum(groups) };
         if way.positions().all(|at| self.check(at)) && way.links.stand(self) {
-            entry.fill(&stripe, question, end, way.links.summary());
+            entry.fill(&stripe, question, end, passed, way.links.summary());
         }
     }
 
-    /// The entry that a question gets: its own, or an empty one, or one that leads nowhere, or one of an older
-    /// generation. `None`: the set is full of good ones. True for longer than a moment only under the stripe's lock.
+    /// The entry that a question gets: its own, or an empty one, or one that leads nowhere, or an older
+    /// one. `None`: the set is full of good ones. True for longer than a moment only under the stripe's lock.
     fn place(&self, question: &Question) -> Option<&Entry> {
         let mut best = (3, None);
         for entry in self.prefixes.set(question.hash, self.prefixes.mask.load(Ordering::Relaxed)) {
-            let moves = entry.moves.load(Ordering::Relaxed);
+            let changes = entry.changes.load(Ordering::Relaxed);
             let rank = match () {
-                () if moves != 0 && !entry.differs(question) => 0,
-                () if moves == 0 || !self.check(entry.at()) => 1,
-                () if moves != question.moves => 2,
+                () if changes != 0 && !entry.differs(question) => 0,
+                () if changes == 0 || !self.check(entry.at()) => 1,
+                () if changes != self.prefixes.changes.sum(entry.groups()) => 2,
                 () => 3,
             };
             if rank < best.0 {
@@ -701,30 +700,99 @@ mod tests {
         }
     }
 
-    /// Rule 8: a change of a passed directory moves the generation, and a change of one that no path passes does not.
+    /// Rule 8: a change of a passed directory moves the count of its group alone, and a change of one that no path passes
+    /// moves none.
     #[test]
-    fn only_a_passed_directory_moves_the_generation() {
+    fn only_a_passed_directory_moves_its_groups_count() {
         let (cache, sb) = world(Ttl::Forever);
         let at = positions(&cache, sb);
-        let moves = || cache.prefixes.moves.0.load(Ordering::Relaxed);
+        let counts = || at.map(|at| cache.prefixes.changes.of_group(at.index).load(Ordering::Relaxed));
         let chown = |at: Pos, uid| cache.get(at.id()).unwrap().update(|a| a.uid = uid);
         note(&cache, TEXT, &at);
-        let before = moves();
         chown(at[2], 5);
-        assert_eq!((moves(), found(&cache, at[0], TEXT)), (before, None));
-        let at = positions(&cache, sb);
-        note(&cache, TEXT, &at);
-        assert_eq!(found(&cache, at[0], TEXT), Some(at[2]));
+        assert_eq!((counts(), found(&cache, at[0], TEXT)), ([0, 0, 0], None));
+        let again = positions(&cache, sb);
+        note(&cache, TEXT, &again);
+        assert_eq!(found(&cache, at[0], TEXT), Some(again[2]));
         chown(at[1], 5);
-        assert_eq!((moves(), found(&cache, at[0], TEXT)), (before + 1, None));
-        // No entry of this generation passes it.
+        assert_eq!((counts(), found(&cache, at[0], TEXT)), ([0, 1, 0], None));
+        // No entry of this count passes it.
         chown(at[1], 6);
-        assert_eq!(moves(), before + 1);
-        let at = positions(&cache, sb);
-        note(&cache, TEXT, &at);
-        assert_eq!(found(&cache, at[0], TEXT), Some(at[2]));
+        assert_eq!(counts(), [0, 1, 0]);
+        let again = positions(&cache, sb);
+        note(&cache, TEXT, &again);
+        assert_eq!(found(&cache, at[0], TEXT), Some(again[2]));
         chown(at[0], 6);
-        assert_eq!((moves(), found(&cache, at[0], TEXT)), (before + 2, None));
+        assert_eq!((counts(), found(&cache, at[0], TEXT)), ([1, 1, 0], None));
+    }
+
+    /// Rule 8: a change of a directory leaves the entries of other paths alone. Planted bug:
+    /// rule8-paths-share-one-group.
+    #[test]
+    fn rule8_a_change_leaves_other_paths_alone() {
+        let (cache, sb) = world(Ttl::Forever);
+        let root = cache.root(sb).unwrap();
+        let made = |i: u32| {
+            let guard = cache.lock_name(&root, &i.to_le_bytes());
+            let room = guard.reserve(Room::Dir).unwrap();
+            cache.pos(guard.create(room, &dir(10 + u64::from(i))).id()).unwrap()
+        };
+        let start = cache.pos(root.id()).unwrap();
+        // As many as a set has place for. Neighbours have different groups.
+        let dirs = [0, 1, 2, 3].map(made);
+        let text = |i: usize| format!("/{i}/b").into_bytes();
+        // The start stands for the end too.
+        (0..4).for_each(|i| note(&cache, &text(i), &[start, dirs[i], start]));
+        let hits = || [0, 1, 2, 3].map(|i| found(&cache, start, &text(i)).is_some());
+        assert_eq!(hits(), [true; 4]);
+        cache.get(dirs[2].id()).unwrap().update(|a| a.uid = 5);
+        assert_eq!(hits(), [true, true, false, true]);
+    }
+
+    /// Rule 8: each directory of a long way counts, and each of a way that is longer than the groups of an entry. Planted
+    /// bugs: rule8-long-ways-are-cut, rule8-longer-ways-are-cut, rule8-longer-ways-stay-after-a-change.
+    #[test]
+    fn rule8_no_change_on_a_long_way_is_missed() {
+        for depth in [1, 7, 8, 9, 15, 16, 17, 40] {
+            let (cache, sb) = world(Ttl::Forever);
+            let mut at = vec![cache.root(sb).unwrap().id()];
+            for i in 0..depth {
+                let guard = cache.lock_name(&cache.get(at[i]).unwrap(), b"d");
+                let room = guard.reserve(Room::Dir).unwrap();
+                at.push(guard.create(room, &dir(10 + i as u64)).id());
+            }
+            let text = b"/d".repeat(depth);
+            for (i, changed) in at.iter().enumerate() {
+                let way: Vec<_> = at.iter().map(|id| cache.pos(*id).unwrap()).collect();
+                note(&cache, &text, &way);
+                assert_eq!(found(&cache, way[0], &text), way.last().copied(), "depth {depth}");
+                cache.get(*changed).unwrap().update(|a| a.uid += 1);
+                assert_eq!(found(&cache, way[0], &text), None, "depth {depth}, change at {i}");
+            }
+        }
+    }
+
+    /// Rule 8: changes in two groups do not cancel each other out, nor do many changes, nor a count that wraps. Planted
+    /// bugs: rule8-changes-cancel-out, rule8-sums-of-changes-are-cut.
+    #[test]
+    fn rule8_no_number_of_changes_leaves_the_sum() {
+        let (cache, sb) = world(Ttl::Forever);
+        let at = positions(&cache, sb);
+        let count = |i: usize| cache.prefixes.changes.of_group(at[i].index);
+        let add = |i, n| {
+            count(i).fetch_add(n, Ordering::Relaxed);
+        };
+        for (first, second) in [(0, 1), (1, 1), (1, 0), (1 << 32, 0), (1 << 31, 1 << 31), (u64::MAX >> 4, 5)]
+        {
+            for start in [0, 1, u64::MAX >> 1, u64::MAX] {
+                (0..2).for_each(|i| count(i).store(start, Ordering::Relaxed));
+                note(&cache, TEXT, &at);
+                assert_eq!(found(&cache, at[0], TEXT), Some(at[2]), "{start:x}");
+                add(0, first);
+                add(1, second);
+                assert_eq!(found(&cache, at[0], TEXT), None, "{first:x} and {second:x} after {start:x}");
+            }
+        }
     }
 
     /// Rule 3: the directory of an entry is evicted, and its slot serves another one. The position tells them apart.
@@ -745,7 +813,7 @@ mod tests {
         assert_eq!(found(&cache, at[0], TEXT), None);
     }
 
-    /// A walk renews an entry of an older generation, and a second change makes it older again. Planted bug:
+    /// A walk renews an older entry, and a second change makes it older again. Planted bug:
     /// rule10-paths-keep-their-generation.
     #[test]
     fn a_renewed_entry_does_not_outlive_a_second_change() {

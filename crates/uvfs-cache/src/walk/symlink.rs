@@ -114,7 +114,7 @@ impl InodeRef<'_> {
             let (published, private) = (self.published(), self.private_half());
             // The sequence moves before the slot is free, as at the inode's end.
             published.seq.write(|| {
-                cache.prefixes.moves.before_change(private);
+                cache.prefixes.changes.before_change(private);
                 private.alias.swap(UNKEPT, Ordering::Relaxed)
             })
         };
