@@ -149,9 +149,10 @@ fn examples_of_the_pages_work() {
         if is_other || block.contains("mke2fs") && !has_mke2fs {
             continue;
         }
+        // In this order: the mount point's path may hold "/tmp/" too.
         let script = block
-            .replace("/mnt", mnt.to_str().expect("UTF-8"))
-            .replace("/tmp/", &format!("{}/", tmp.display()));
+            .replace("/tmp/", &format!("{}/", tmp.display()))
+            .replace("/mnt", mnt.to_str().expect("UTF-8"));
         let bin = PathBuf::from(env!("CARGO_BIN_EXE_uvfs"));
         let path =
             format!("{}:{}", bin.parent().expect("a parent").display(), std::env::var("PATH").expect("PATH"));
