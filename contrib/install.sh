@@ -31,8 +31,8 @@ for helper in mount.uvfs mount.fuse.uvfs; do
     echo "$root/sbin/$helper"
 done
 "$binary" man "$made"
-for page in "$made"/*.1; do
-    put 644 "$page" "/usr/local/share/man/man1/${page##*/}"
+for page in "$made"/man?/*; do
+    put 644 "$page" "/usr/local/share/man/${page#"$made"/}"
 done
 for shell in bash:bash-completion/completions/uvfs zsh:zsh/site-functions/_uvfs fish:fish/vendor_completions.d/uvfs.fish; do
     "$binary" completions "${shell%%:*}" >"$made/script"

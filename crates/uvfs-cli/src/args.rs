@@ -78,9 +78,12 @@ pub enum Command {
         /// For which shell
         shell: Shell,
     },
-    /// Print the manual page, or write it and those of the commands into a directory
+    /// Print a manual page, or write all of them into a directory
     Man {
-        /// Where uvfs.1, uvfs-mount.1 and so on are written
+        /// Print this page, such as mount or uvfs-mount.8, and not uvfs.1; to read it: uvfs man --page mount | man -l -
+        #[arg(long, value_name = "PAGE", conflicts_with = "dir")]
+        page: Option<String>,
+        /// Write the pages below this directory, such as /usr/local/share/man
         dir: Option<PathBuf>,
     },
 }

@@ -9,13 +9,14 @@
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "they panic where nobody listens: see `print`")]
 
 mod args;
+mod completions;
 mod control;
 mod daemon;
 mod figures;
-mod generate;
 mod kernfs;
 mod list;
 mod log;
+mod manual;
 mod memory_keeper;
 mod metrics;
 mod mount;
@@ -28,7 +29,9 @@ mod remount;
 mod signals;
 mod source;
 mod stat;
+mod suggest;
 mod sys;
+mod unhonoured;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -71,8 +74,9 @@ fn run(command: Command) -> Result<()> {
         Command::Reload(args) => reload::run(&args.dir),
         Command::Remount(args) => remount::run(&args.dir, &args.options),
         Command::Stat(args) => stat::run(&args),
-        Command::Completions { shell } => generate::completions(shell),
-        Command::Man { dir } => generate::man(dir.as_deref()),
+        Command::Completions { shell } => completions::run(shell),
+        Command::Man { dir: Some(dir), .. } => manual::write(&dir),
+        Command::Man { page, .. } => manual::print(page.as_deref()),
     }
 }
 

@@ -23,7 +23,7 @@ use crate::print::say;
 use crate::reload::Reloader;
 use crate::signals::{Asked, Signals};
 use crate::source::{self, Opened, Said, Source};
-use crate::{args, daemon, log, memory_keeper, options, remount, sys};
+use crate::{args, daemon, log, memory_keeper, options, remount, sys, unhonoured};
 
 /// How long the users of a detached mount have to finish before it ends under them.
 const GRACE: Duration = Duration::from_secs(1);
@@ -35,18 +35,29 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub fn help(asked: &mount_helper::Asked) -> Result<()> {
     if asked.remount {
         let (_, dir) = asked.mount.what()?;
-        return if asked.fake { Ok(()) } else { remount::run(dir, &asked.mount.options) };
+        return if asked.fake { Ok(()) } else { remount::change(dir, &asked.mount.options).map(drop) };
     }
     if !asked.fake {
-        return run(&asked.mount);
+        return serve(&asked.mount);
     }
     let (what, _) = asked.mount.what()?;
     let mut source = Source::parse(what)?;
     source.check(&options::parse(&asked.mount.options, source.name())?.driver)
 }
 
-/// Mounts and serves until it is unmounted.
+/// For `uvfs mount`: mounts and serves until it is unmounted.
 pub fn run(args: &args::Mount) -> Result<()> {
+    // The process that started this one has said it.
+    if !args.daemon_child {
+        let source = args.what()?.0.split(':').next().unwrap_or_default();
+        // Errors are for `serve` to report.
+        let asked = options::parse(&args.options, source).unwrap_or_default().mount;
+        unhonoured::of_source(source, &args.options, &asked).iter().for_each(say);
+    }
+    serve(args)
+}
+
+fn serve(args: &args::Mount) -> Result<()> {
     let (what, dir) = args.what()?;
     let mut source = Source::parse(what)?;
     let options::Parsed { mut mount, ctl, memory, driver } = options::parse(&args.options, source.name())?;
@@ -98,6 +109,7 @@ pub fn run(args: &args::Mount) -> Result<()> {
     if let Some((preload, vfs)) = to_fill {
         preload.start(&vfs).context("cannot start a thread")?;
     }
+    unhonoured::of_mount(&mount, &mounted).iter().for_each(say);
     announce(args, what, &mounted)?;
     let recording = recorded.clone();
     Signalled { signals, reloader, recorded, what: what.to_owned(), mounted: Arc::clone(&mounted) }

@@ -5,9 +5,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use uvfs_drivers::tmpfs::amount;
 use uvfs_fuse::{Atime, Options};
+
+use crate::suggest::nearest;
 
 /// An option: its name, the name of its value if it takes one, its owner, and its effect.
 struct Known {
@@ -185,7 +187,7 @@ pub fn parse(arguments: &[String], source: &str) -> Result<Parsed> {
             None => (option, None),
         };
         let Some(known) = KNOWN.iter().find(|known| known.name == name) else {
-            bail!("unknown option {name:?} after -o; valid are: {}", valid(source));
+            return Err(unknown(name, source));
         };
         let value = match (known.value, value) {
             (None, None) => "",
@@ -323,9 +325,25 @@ impl<T> ContextFor<T> for Option<T> {
     }
 }
 
+/// The error for an option that nothing has: with the one that was probably meant, and all others.
+fn unknown(name: &str, source: &str) -> anyhow::Error {
+    let valid = valid(source);
+    let meant = nearest(name, of_source(source).map(|known| known.name));
+    match of_source(source).find(|known| Some(known.name) == meant) {
+        Some(known) => {
+            anyhow!("unknown option {name:?} after -o; did you mean {}? Valid are: {valid}", shown(known))
+        }
+        None => anyhow!("unknown option {name:?} after -o; valid are: {valid}"),
+    }
+}
+
+/// The options of mounts of `source`.
+fn of_source(source: &str) -> impl Iterator<Item = &'static Known> {
+    KNOWN.iter().filter(move |known| known.of.source().is_none_or(|of| of == source))
+}
+
 fn valid(source: &str) -> String {
-    let names = KNOWN.iter().filter(|known| known.of.source().is_none_or(|of| of == source));
-    names.map(shown).collect::<Vec<_>>().join(", ")
+    of_source(source).map(shown).collect::<Vec<_>>().join(", ")
 }
 
 fn shown(known: &Known) -> String {
@@ -333,6 +351,12 @@ fn shown(known: &Known) -> String {
         Some(value) => format!("{}={value}", known.name),
         None => known.name.to_owned(),
     }
+}
+
+/// All options: the driver that each is for (none: every one), its name, and its value.
+#[cfg(test)]
+pub fn table() -> Vec<(Option<&'static str>, &'static str, Option<&'static str>)> {
+    KNOWN.iter().map(|known| (known.of.source(), known.name, known.value)).collect()
 }
 
 /// The part of `uvfs mount --help` about `-o`.
@@ -392,7 +416,9 @@ mod tests {
     #[test]
     fn errors_name_the_option_and_what_is_valid() {
         let unknown = error("ro,sise=1", "tmpfs");
-        assert!(unknown.contains("\"sise\"") && unknown.contains("size=BYTES"), "{unknown}");
+        assert!(unknown.contains("\"sise\" after -o; did you mean size=BYTES? Valid are: ro,"), "{unknown}");
+        let unknown = error("sise=1", "generated");
+        assert!(unknown.contains("\"sise\" after -o; valid are: ro,"), "not another's option: {unknown}");
         let foreign = error("size=1", "generated");
         assert!(foreign.contains("for tmpfs") && !foreign.contains("nr_inodes"), "{foreign}");
         let foreign = error("record=trace", "tmpfs");

@@ -13,19 +13,26 @@ use anyhow::{Context, Result, bail};
 use uvfs_fuse::{MountedAt, Options};
 
 use crate::options::{self, Parsed};
-use crate::source;
+use crate::{print, source, unhonoured};
 
 /// The options that can be changed, for a user that tried to change something else.
 const CHANGEABLE: &str =
     "ro, rw, suid, nosuid, dev, nodev, exec, noexec, sync, async, atime and its like, and memory=BYTES";
 
-/// Makes the changes that `options` ask for: all of them, or none if a failure can be known before.
+/// For `uvfs remount`: makes the changes, and warns of options that have no effect.
 pub fn run(dir: &Path, options: &[String]) -> Result<()> {
+    change(dir, options)?.iter().for_each(print::say);
+    Ok(())
+}
+
+/// Makes the changes that `options` ask for: all of them, or none if a failure can be known before. Returns warnings.
+pub fn change(dir: &Path, options: &[String]) -> Result<Vec<String>> {
     let MountedAt { dir, flags, source, .. } = uvfs_fuse::mounted_at(dir)?;
     let made = Made::read(&dir, &source.to_string_lossy())?;
     let source = made.source.split(':').next().unwrap_or_default();
     let was = parsed(&made.options, &flags, &[], source).context("the options that it was mounted with")?;
     let mut wanted = parsed(&made.options, &flags, options, source)?;
+    let warnings = unhonoured::of_source(source, options, &wanted.mount);
     // As when it was mounted.
     wanted.mount.read_only |= source::is_read_only(source);
     let names_memory =
@@ -61,7 +68,8 @@ pub fn run(dir: &Path, options: &[String]) -> Result<()> {
         }
         return Err(error.into());
     }
-    after.map_or(Ok(()), |limit| limit.write(limit.wanted))
+    after.map_or(Ok(()), |limit| limit.write(limit.wanted))?;
+    Ok(warnings)
 }
 
 /// The options when the mount was made, then the present flags, then the wanted options.

@@ -19,10 +19,36 @@ use uvfs_drivers::tmpfs::{self, Tmpfs};
 use crate::kernfs::{self, Published};
 use crate::options::{self, DriverOptions};
 use crate::print;
+use crate::suggest;
 use crate::sys;
 
 /// The sources that can be named as SOURCE.
 const SOURCES: &str = "tmpfs, mirror:SRC (a directory), ext4:IMAGE (a file or block device with an ext2, ext3 or ext4), kernfs:FILE (a TOML file that declares a tree), or generated:SPEC such as generated:depth=2,files=100";
+
+/// The names of drivers.
+pub const DRIVERS: [&str; 5] = ["tmpfs", "mirror", "ext4", "kernfs", "generated"];
+/// Those with a path after the name.
+const OF_A_PATH: [&str; 3] = ["mirror", "ext4", "kernfs"];
+
+/// The source that was probably meant by one that is none: that of a path without its driver, or a driver with
+/// another spelling.
+fn meant(text: &str, kind: &str, rest: Option<&str>) -> Option<String> {
+    let path = Path::new(text);
+    if let Ok(found) = path.metadata() {
+        let driver = match path.extension().and_then(|end| end.to_str()) {
+            _ if found.is_dir() => "mirror",
+            Some("toml") => "kernfs",
+            _ => "ext4",
+        };
+        return Some(format!("{driver}:{text}"));
+    }
+    let driver = suggest::nearest(kind, DRIVERS)?;
+    Some(match rest {
+        Some(rest) if driver != "tmpfs" => format!("{driver}:{rest}"),
+        None if OF_A_PATH.contains(&driver) => format!("{driver}:/path"),
+        _ => driver.to_owned(),
+    })
+}
 
 /// A requested file system, with its own specification parsed.
 pub enum Source {
@@ -60,23 +86,37 @@ pub fn is_read_only(name: &str) -> bool {
 impl Source {
     /// Parses SOURCE.
     pub fn parse(text: &str) -> Result<Self> {
-        match text.split_once(':') {
-            None if text == "tmpfs" => Ok(Self::Tmpfs),
-            None if text == "generated" => Ok(Self::Generated(Spec::default())),
-            Some(("generated", spec)) => {
+        let (kind, rest) = text.split_once(':').map_or((text, None), |(kind, rest)| (kind, Some(rest)));
+        match (kind, rest) {
+            ("tmpfs", None) => Ok(Self::Tmpfs),
+            ("tmpfs", Some(_)) => {
+                bail!("{text:?}: tmpfs takes nothing after its name; options follow -o, as in -o size=1g")
+            }
+            ("generated", None) => Ok(Self::Generated(Spec::default())),
+            ("generated", Some(spec)) => {
                 let spec = spec.parse();
                 Ok(Self::Generated(spec.with_context(|| format!("{text} is not understood"))?))
             }
-            Some(("ext4", image)) if !image.is_empty() => Ok(Self::Ext4(image.into(), None)),
-            Some(("kernfs", file)) if !file.is_empty() => {
+            ("mirror", None | Some("")) => bail!("mirror needs a directory: mirror:/path"),
+            ("ext4", None | Some("")) => bail!("ext4 needs an image or a block device: ext4:/path"),
+            ("kernfs", None | Some("")) => bail!("kernfs needs a TOML file: kernfs:/path"),
+            ("ext4", Some(image)) => Ok(Self::Ext4(image.into(), None)),
+            ("kernfs", Some(file)) => {
                 let (file, spec) = kernfs::read(Path::new(file))?;
                 Ok(Self::Kernfs(file, spec))
             }
-            Some(("mirror", dir)) if !dir.is_empty() => {
+            ("mirror", Some(dir)) => {
                 let found = std::fs::canonicalize(dir);
                 Ok(Self::Mirror(found.with_context(|| format!("{dir} cannot be mirrored"))?))
             }
-            _ => bail!("there is nothing called {text:?} to mount; what there is: {SOURCES}"),
+            _ => match meant(text, kind, rest) {
+                Some(meant) => {
+                    bail!(
+                        "there is nothing called {text:?} to mount; did you mean {meant}? What there is: {SOURCES}"
+                    )
+                }
+                None => bail!("there is nothing called {text:?} to mount; what there is: {SOURCES}"),
+            },
         }
     }
 
@@ -276,4 +316,54 @@ pub fn forget_record(options: &DriverOptions) {
 fn tmpfs_options(options: &DriverOptions) -> Result<tmpfs::TmpfsOptions> {
     let text: Vec<String> = options.iter().map(|(name, value)| format!("{name}={value}")).collect();
     tmpfs::parse(&text.join(",")).map_err(|error| anyhow!(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        match Source::parse(text) {
+            Ok(source) => panic!("{text} is a {}", source.name()),
+            Err(error) => format!("{error:#}"),
+        }
+    }
+
+    #[test]
+    fn a_source_without_its_path_says_what_it_needs() {
+        for text in ["mirror", "mirror:"] {
+            assert_eq!(refused(text), "mirror needs a directory: mirror:/path");
+        }
+        assert_eq!(refused("ext4"), "ext4 needs an image or a block device: ext4:/path");
+        assert_eq!(refused("kernfs:"), "kernfs needs a TOML file: kernfs:/path");
+        assert!(refused("tmpfs:size=1g").contains("options follow -o"));
+    }
+
+    #[test]
+    fn the_source_that_was_meant_is_named() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_owned();
+        for name in ["disk.img", "tree.toml"] {
+            std::fs::write(path(name), "").expect("write");
+        }
+        for (text, meant) in [
+            ("tmpsf", "tmpfs".to_owned()),
+            ("tmpf:size=1g", "tmpfs".into()),
+            ("mirorr:/srv", "mirror:/srv".into()),
+            ("ext3:a.img", "ext4:a.img".into()),
+            ("kernf", "kernfs:/path".into()),
+            ("generate:depth=1", "generated:depth=1".into()),
+            (&path(""), format!("mirror:{}", path(""))),
+            (&path("disk.img"), format!("ext4:{}", path("disk.img"))),
+            (&path("tree.toml"), format!("kernfs:{}", path("tree.toml"))),
+        ] {
+            let said = refused(text);
+            let expected = format!(
+                "there is nothing called {text:?} to mount; did you mean {meant}? What there is: tmpfs,"
+            );
+            assert!(said.starts_with(&expected), "{said}");
+        }
+        let said = refused("nfs:/srv");
+        assert!(said.starts_with("there is nothing called \"nfs:/srv\" to mount; what there is: "), "{said}");
+    }
 }

@@ -8,6 +8,7 @@ mod kernfs;
 mod limits;
 mod loops;
 mod manners;
+mod manual;
 mod metrics;
 mod mirror;
 mod remount;
@@ -50,15 +51,16 @@ const MOUNTING: &[Test] = &[
 
 fn main() {
     let reason = missing();
-    let plain = [PLAIN, control::PLAIN, kernfs::PLAIN, manners::PLAIN, metrics::PLAIN, remount::PLAIN]
-        .into_iter()
-        .flatten()
-        .map(|&(name, test)| {
-            Trial::test(name, move || {
-                test();
-                Ok(())
-            })
-        });
+    let plain =
+        [PLAIN, control::PLAIN, kernfs::PLAIN, manners::PLAIN, manual::PLAIN, metrics::PLAIN, remount::PLAIN]
+            .into_iter()
+            .flatten()
+            .map(|&(name, test)| {
+                Trial::test(name, move || {
+                    test();
+                    Ok(())
+                })
+            });
     let mounting = [
         MOUNTING,
         confined::MOUNTING,
@@ -68,6 +70,7 @@ fn main() {
         limits::MOUNTING,
         loops::MOUNTING,
         manners::MOUNTING,
+        manual::MOUNTING,
         metrics::MOUNTING,
         mirror::MOUNTING,
         remount::MOUNTING,

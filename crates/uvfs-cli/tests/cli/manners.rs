@@ -1,4 +1,4 @@
-//! Being a good citizen of the system: mount(8)'s helper, systemd's notification, the list, manual and completions.
+//! Being a good citizen of the system: mount(8)'s helper, systemd's notification, the list and completions.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,7 +10,6 @@ use super::{Dir, SOON, Server, Test, is_mounted, run, uvfs};
 
 pub const PLAIN: &[Test] = &[
     ("completions_for_each_shell", completions_for_each_shell),
-    ("manual_pages", manual_pages),
     ("nobody_need_listen", nobody_need_listen),
     ("samples_of_the_readme_are_whole", samples_of_the_readme_are_whole),
 ];
@@ -30,22 +29,6 @@ fn completions_for_each_shell() {
         assert!(output.status.success() && script.contains("umount") && script.contains("daemon"), "{shell}");
     }
     assert_eq!(run(&["completions", "cmd.exe"]).status.code(), Some(2));
-}
-
-fn manual_pages() {
-    let dir = Dir::new();
-    assert!(run(&["man", dir.text()]).status.success());
-    for page in ["uvfs.1", "uvfs-mount.1", "uvfs-umount.1", "uvfs-reload.1", "uvfs-remount.1", "uvfs-stat.1"]
-    {
-        let text = fs::read_to_string(dir.path().join(page)).expect(page);
-        assert!(text.contains(".TH"), "{page}");
-    }
-    let mount = fs::read_to_string(dir.path().join("uvfs-mount.1")).expect("a page");
-    assert!(mount.contains("nr_inodes") && mount.contains("allow_other"), "the options after -o are in it");
-    assert!(String::from_utf8(run(&["man"]).stdout).expect("UTF-8").contains(".TH uvfs 1"));
-    let all = fs::read_to_string(dir.path().join("uvfs.1")).expect("a page");
-    assert!(all.contains("SIGHUP") && all.contains("SIGQUIT"), "signals are in it");
-    assert_eq!(run(&["man", "/nowhere/at/all"]).status.code(), Some(1));
 }
 
 /// They are compiled as documentation tests, where a line that begins with `# ` is hidden. Readers who paste it see such a line.

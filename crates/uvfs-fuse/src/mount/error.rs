@@ -4,6 +4,10 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// The remedy for a missing device.
+const NO_DEVICE: &str =
+    "as root: modprobe fuse (in a container: pass the device in, e.g. --device /dev/fuse)";
+
 /// Why a mount or unmount failed. Displays as the cause and the remedy.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -100,23 +104,17 @@ impl fmt::Display for MountError {
                  (Transport endpoint is not connected); clear it with: uvfs umount {0}",
                 dir.display()
             ),
-            Self::NoDevice => f.write_str(
-                "/dev/fuse is missing: this kernel has not loaded FUSE; as root: modprobe fuse \
-                 (in a container: pass the device in, e.g. --device /dev/fuse)",
-            ),
+            Self::NoDevice => write!(f, "/dev/fuse is missing: this kernel has not loaded FUSE; {NO_DEVICE}"),
             Self::NoRight { doing, dir } => write!(
                 f,
                 "no right to {doing} {}; run as root, or install fusermount3 (Debian's package fuse3), \
                  which lets users do it on directories of their own",
                 dir.display()
             ),
-            Self::Fusermount { dir, said } if said.contains("user_allow_other") => write!(
-                f,
-                "fusermount3 does not let you mount on {} with allow_other: add the line \
-                 user_allow_other to /etc/fuse.conf, or leave the option out",
-                dir.display()
-            ),
-            Self::Fusermount { dir, said } => write!(f, "fusermount3 refused {}: {said}", dir.display()),
+            Self::Fusermount { dir, said } => {
+                write!(f, "fusermount3 refused {}: {said}", dir.display())?;
+                remedy(said).map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
+            }
             Self::NotMounted(dir) => write!(f, "nothing is mounted on {}", dir.display()),
             Self::NotFuse { dir, fstype } => write!(
                 f,
@@ -149,5 +147,73 @@ impl fmt::Display for MountError {
     }
 }
 
+/// The remedy for a message of fusermount3, if it is known.
+fn remedy(said: &str) -> Option<&'static str> {
+    /// Parts of its messages, and the remedy if all of them are in one.
+    const KNOWN: &[(&[&str], &str)] = &[
+        (
+            &["user_allow_other"],
+            "as root, add the line user_allow_other to /etc/fuse.conf, or leave allow_other out",
+        ),
+        (&["too many", "mount_max"], "unmount one, or as root set mount_max=N in /etc/fuse.conf"),
+        (&["no write access to mountpoint"], NOT_YOURS),
+        (&["not owned by user"], NOT_YOURS),
+        (
+            &["failed to access mountpoint", "Permission denied"],
+            "you may not enter that directory: mount on one of your own",
+        ),
+        (&["mounting over filesystem type"], "mount on a directory of a disk or a tmpfs"),
+        (&["mount failed", "not permitted"], NOT_SET_UID),
+        (
+            &["/dev/fuse", "Permission denied"],
+            "users need access to the device; as root: chmod 666 /dev/fuse",
+        ),
+        (&["modprobe fuse"], NO_DEVICE),
+        (
+            &["not found in", "/etc/mtab"],
+            "only the user who mounted it may unmount it: use that account, or root",
+        ),
+    ];
+    const NOT_YOURS: &str = "mount on a directory that you own and may write to";
+    const NOT_SET_UID: &str = "fusermount3 needs the set-user-id bit of root (as root: chown root and chmod u+s that \
+                               program), and in a container the right to mount (CAP_SYS_ADMIN)";
+    let fits = |parts: &[&str]| parts.iter().all(|part| said.contains(part));
+    KNOWN.iter().find(|(parts, _)| fits(parts)).map(|(_, remedy)| *remedy)
+}
+
 // No `source`: the system's message is part of the sentence.
 impl std::error::Error for MountError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The messages are those of fusermount3 3.14.
+    #[test]
+    fn a_refusal_of_fusermount_says_the_remedy() {
+        for (said, remedy) in [
+            (
+                "option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf",
+                "line user_allow_other to /etc/fuse.conf",
+            ),
+            (
+                "too many FUSE filesystems mounted; mount_max=N can be set in /etc/fuse.conf",
+                "mount_max=N in /etc/fuse.conf",
+            ),
+            ("user has no write access to mountpoint /srv", "that you own"),
+            ("mountpoint /tmp/x not owned by user", "that you own"),
+            ("failed to access mountpoint /x/y: Permission denied", "one of your own"),
+            ("mounting over filesystem type 0x00009fa0 is forbidden", "a disk or a tmpfs"),
+            ("mount failed: Operation not permitted", "set-user-id"),
+            ("failed to open /dev/fuse: Permission denied", "chmod 666 /dev/fuse"),
+            ("fuse device not found, try 'modprobe fuse' first", "pass the device in"),
+            ("entry for /mnt not found in /etc/mtab", "the user who mounted it"),
+        ] {
+            let error = MountError::Fusermount { dir: "/d".into(), said: said.into() }.to_string();
+            assert!(error.starts_with(&format!("fusermount3 refused /d: {said}; ")), "{error}");
+            assert!(error.contains(remedy), "{error}");
+        }
+        let error = MountError::Fusermount { dir: "/d".into(), said: "internal error".into() };
+        assert_eq!(error.to_string(), "fusermount3 refused /d: internal error");
+    }
+}
