@@ -214,7 +214,7 @@ fn loom_rule10_a_path_does_not_outlive_one_of_two_names() {
                     let mut out = [0; TARGET_MAX];
                     if let Ok(Some(found)) = w.cache.child_target(at, &child, || Time::new(0, 0), &mut out) {
                         let mut way = Way::new(at);
-                        way.add_link(found.link);
+                        way.add_link(found.link.unwrap());
                         way.add(at);
                         w.cache.note_prefix(&question, &way);
                     }
