@@ -613,20 +613,24 @@ impl Cache {
         };
         lists.leave(from);
         if moved.is_some() {
-            if let Some(parent) = room.dir.take() {
-                parent.into_id();
-            }
-            // The moved dentry is no longer counted in the old parent, nor holds it.
-            if let Some(state) = from.dir.dir_state() {
-                state.leave();
-            }
-            self.put_inode(from.dir.index());
+            self.change_parent(from, &mut room);
         }
         drop(room);
         self.finish(after);
         drop(death);
         from.mark_stale_if_late(None);
         to.mark_stale_if_late(None);
+    }
+
+    /// A moved dentry holds the parent that `room` reserved. It is no longer counted in the old one, nor holds it.
+    fn change_parent<'c>(&'c self, from: &NameGuard<'c>, room: &mut Reserved<'c>) {
+        if let Some(parent) = room.dir.take() {
+            parent.into_id();
+        }
+        if let Some(state) = from.dir.dir_state() {
+            state.leave();
+        }
+        self.put_inode(from.dir.index());
     }
 
     fn require_one_superblock(&self, a: &NameGuard<'_>, b: &NameGuard<'_>) {

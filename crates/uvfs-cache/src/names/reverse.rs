@@ -11,7 +11,7 @@
 //! If all stand, all names were as read at the moment between the last read and the first check.
 //!
 //! A name costs a few loads, a path that times its depth. If an alias leads to a name that has gone, the file is
-//! searched for by its other names, once: O(names of the superblock). What the search found is kept.
+//! searched for by its other names, once: O(names of the superblock). The result of the search is kept.
 
 use uvfs_sync::primitives::{Ordering, spin_loop};
 

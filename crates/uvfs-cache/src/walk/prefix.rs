@@ -165,7 +165,7 @@ pub(crate) struct Prefixes {
     secrets: [u64; 2],
 }
 
-/// What a path passed, and the sum of the change counts before it was checked.
+/// The groups that a path passed, and the sum of the change counts before it was checked.
 struct Passed {
     groups: Groups,
     changes: u64,

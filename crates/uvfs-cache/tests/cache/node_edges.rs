@@ -1,4 +1,4 @@
-//! What embedders do by mistake or by chance: renames onto the same name, link counts that are late, data that owns
+//! Mistakes and chances of embedders: renames onto the same name, link counts that are late, data that owns
 //! superblocks, or whose drop panics.
 
 use std::sync::Arc;
