@@ -1,7 +1,7 @@
 //! The command `uvfs`: mounts the file systems of `uvfs-drivers` through FUSE, and unmounts them.
 //!
 //! `args` defines the command line, and `options` the text after `-o`. `source` makes the file system (`kernfs` the
-//! one that a file declares), and `control` makes the directory `.uvfs` in it. `mount` and `daemon` run it, `signals`
+//! one that a file declares), and `control` adds its own files to the directory `.uvfs` in it. `mount` and `daemon` run it, `signals`
 //! ends it, `reload` reloads it. `mount_helper` is the command that mount(8) calls. `stat` reads the `.uvfs` of
 //! another server. Errors are sentences on standard error; the exit status is 0, 1 for a failure, 2 for a command
 //! that was not understood.
@@ -12,7 +12,6 @@ mod args;
 mod completions;
 mod control;
 mod daemon;
-mod figures;
 mod kernfs;
 mod list;
 mod log;

@@ -21,9 +21,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use parking_lot::Mutex;
-
-use crate::control::Control;
-use crate::figures::{self, Figure, Labels, Snapshot};
+use uvfs_control::{ControlDir, Figure, Snapshot, is_level};
 
 /// Most bytes of a request.
 const HEAD_MAX: usize = 8 << 10;
@@ -73,7 +71,7 @@ impl Listener {
     }
 
     /// Answers from now on, for as long as the process lives.
-    pub fn serve(self, control: Arc<Control>) -> Result<()> {
+    pub fn serve(self, control: Arc<ControlDir>) -> Result<()> {
         let clients = Arc::new(Clients::default());
         let serve = move || {
             loop {
@@ -97,7 +95,7 @@ struct Clients(Mutex<VecDeque<Arc<TcpStream>>>);
 
 impl Clients {
     /// Lets a thread answer a client.
-    fn serve(self: &Arc<Self>, client: TcpStream, control: Arc<Control>) -> io::Result<()> {
+    fn serve(self: &Arc<Self>, client: TcpStream, control: Arc<ControlDir>) -> io::Result<()> {
         let client = Arc::new(client);
         let first = {
             let mut here = self.0.lock();
@@ -128,7 +126,7 @@ impl Clients {
 /// Status line, further headers, body.
 type Response = (&'static str, &'static str, String);
 
-fn answer(client: &TcpStream, control: &Control) -> io::Result<()> {
+fn answer(client: &TcpStream, control: &ControlDir) -> io::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     let Some(asked) = read(client, deadline)? else { return Ok(()) };
     let refused = asked.is_err();
@@ -138,7 +136,7 @@ fn answer(client: &TcpStream, control: &Control) -> io::Result<()> {
             Ok(snapshot) => (
                 "200 OK",
                 "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n",
-                text(control.figures(), &snapshot, &control.about()),
+                text(control.figures(), &snapshot, &about(control)),
             ),
             Err(_) => plain("503 Service Unavailable", "the mount has ended\n"),
         },
@@ -237,15 +235,26 @@ fn left(deadline: Instant) -> io::Result<Duration> {
     if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
+/// The description of the mount besides figures: names and values of labels.
+type Labels = [(&'static str, String); 3];
+
+fn about(control: &ControlDir) -> Labels {
+    [
+        ("source", control.source().to_owned()),
+        ("transport", control.transport().to_owned()),
+        ("version", env!("CARGO_PKG_VERSION").to_owned()),
+    ]
+}
+
 /// The figures as Prometheus reads them.
-pub fn text(figures: &[Figure], snapshot: &Snapshot, about: &Labels) -> String {
+fn text(figures: &[Figure], snapshot: &Snapshot, about: &Labels) -> String {
     let labels: Vec<_> = about.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
     let mut out = String::new();
     family(&mut out, "uvfs_info", "gauge", "What is mounted, through what, by which uvfs");
     let _ = writeln!(out, "uvfs_info{{{}}} 1", labels.join(","));
     let mut last = String::new();
     for figure in figures {
-        let (kind, end) = if figures::is_level(&figure.path) { ("gauge", "") } else { ("counter", "_total") };
+        let (kind, end) = if is_level(&figure.path) { ("gauge", "") } else { ("counter", "_total") };
         let (dir, name) = figure.path.split_once('/').unwrap_or(("", &figure.path));
         let label = LABELLED.iter().find(|(labelled, _)| *labelled == dir);
         let (called, label) = match label {

@@ -7,13 +7,14 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use uvfs_control::ControlDir;
 use uvfs_drivers::ext4::Ext4;
 use uvfs_fuse::{Mounted, Unmounted};
 
 use nix::sys::signal::Signal;
 use sd_notify::NotifyState;
 
-use crate::control::{About, Control};
+use crate::control;
 use crate::kernfs;
 use crate::metrics::Listener;
 use crate::mount_helper;
@@ -85,16 +86,11 @@ fn serve(args: &args::Mount) -> Result<()> {
     leaves_room()?;
     let preload = options::has(&driver, "preload").then(Arc::<Preload>::default);
     let reloader = published.map(Reloader::new);
-    let about = About {
-        source: what.to_owned(),
-        options: args.options.join(","),
-        metrics: metrics.as_ref().map(Listener::url),
-        reloader: reloader.clone(),
-        lines: lines(coherence, preload.as_ref()),
-    };
-    let control = Control::new(&vfs, about);
+    let control = ControlDir::new(&vfs, what, &args.options.join(","));
     if ctl != Ctl::Off {
-        control.install(&vfs, ctl == Ctl::Show)?;
+        let (metrics, reloader) = (metrics.as_ref().map(Listener::url), reloader.clone());
+        let files = control::Files { metrics, reloader, lines: lines(coherence, preload.as_ref()) };
+        control::install(&control, &vfs, ctl == Ctl::Show, files)?;
     }
     let to_fill = preload.clone().map(|preload| (preload, Arc::clone(&vfs)));
     let mounted = uvfs_fuse::mount(vfs, dir, &mount).inspect_err(|_| source::forget_record(&driver))?;

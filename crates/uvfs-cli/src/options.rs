@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use uvfs_drivers::tmpfs::amount;
+use uvfs_control::memory_limit;
 use uvfs_fuse::{Atime, Options};
 
 use crate::suggest::nearest;
@@ -144,9 +144,6 @@ const KNOWN: &[Known] = &[
     ),
 ];
 
-/// The least limit. A lower one would not hold a mount's first needs, and the names in use at a time.
-const MEMORY_MIN: u64 = 4 << 20;
-
 /// Options of a file system, still as text: name and value.
 pub type DriverOptions = Vec<(&'static str, String)>;
 
@@ -241,7 +238,9 @@ fn set(parsed: &mut Parsed, name: &str, value: &str) -> Result<()> {
         },
         "fsname" => mount.fsname = Some(value.to_owned()),
         "timeout" => mount.timeout = Some(seconds(value)?),
-        "memory" => parsed.memory = memory(value)?,
+        "memory" => {
+            parsed.memory = memory_limit(value).map_err(|wrong| anyhow!("memory={value}: {wrong}"))?;
+        }
         "ctl" => {
             parsed.ctl = match value {
                 "show" => Ctl::Show,
@@ -253,15 +252,6 @@ fn set(parsed: &mut Parsed, name: &str, value: &str) -> Result<()> {
         _ => bail!("option {name} is in the table but not understood"),
     }
     Ok(())
-}
-
-/// A limit of the memory for names and inodes, as `-o memory=` and `.uvfs/bytes_limit` take it.
-pub fn memory(text: &str) -> Result<u64> {
-    match amount(text) {
-        Some(bytes) if bytes == 0 || bytes >= MEMORY_MIN => Ok(bytes),
-        Some(_) => bail!("memory={text}: too little to work with; give at least 4m, or 0 for no limit"),
-        None => bail!("memory={text}: expected bytes, such as 64m, or 0 for no limit"),
-    }
 }
 
 /// The flags among the options of a mount that can be changed, as text that [`parse`] takes.

@@ -11,9 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use uvfs_control::is_level;
 
 use crate::args;
-use crate::figures::is_level;
 use crate::print;
 
 /// Figures by name, in the order of the file.

@@ -23,17 +23,21 @@ pub fn is_level(path: &str) -> bool {
     LEVELS.contains(&path)
 }
 
-/// The description of the mount besides figures: names and values of labels.
-pub type Labels = [(&'static str, String); 3];
-
 /// All counts, read at one time.
 pub struct Snapshot {
+    /// Of the caches.
     pub cache: CacheCounters,
+    /// Of the whole process, not of one VFS.
     pub counters: Counters,
+    /// Nodes that the kernel was given.
     pub lookups: Lookups,
+    /// Of the memory limit.
     pub shortages: Shortages,
+    /// Notifications to the kernel.
     pub notices: Notices,
+    /// Of the kernel.
     pub requests: Requests,
+    /// Files lent to the kernel.
     pub passthrough: Passthrough,
 }
 
@@ -66,7 +70,7 @@ const CALLS: &str = "Calls of the file system that were begun";
 const BAILS: &str = "Walks without references that gave up, by reason";
 
 /// All of them, those of one directory one after the other.
-pub fn all() -> Vec<Figure> {
+pub(crate) fn all() -> Vec<Figure> {
     let mut all = of_the_cache();
     all.extend([
         Figure::new("requests/lookup", REQUESTS, |s| s.requests.lookup),
