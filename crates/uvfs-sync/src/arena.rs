@@ -118,7 +118,7 @@ impl<T: Slot> Arena<T> {
     const FITS: () = assert!(align_of::<T>() <= MAX_ALIGN && size_of::<T>() > 0);
 
     /// Reserve room for `capacity` slots, but only a small share of the address space that is left. On ENOMEM half of
-    /// it is tried, and so on down to 1024, which may take all.
+    /// it is tried, and so on down to 1024, which may take nearly all.
     ///
     /// # Errors
     /// ENOMEM if not even that fits. `capacity()` returns the number that was reserved.

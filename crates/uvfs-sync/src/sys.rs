@@ -28,6 +28,11 @@ mod memory {
         always_huge: AtomicBool,
     }
 
+    /// Fewest bytes of address space that a reservation must leave to others. A heap that finds none ends the process,
+    /// while a reservation that fails is an error.
+    #[cfg(not(miri))]
+    const LEFT_MIN: usize = 4 << 20;
+
     /// Most bytes of address space that a reservation must leave to others.
     #[cfg(not(miri))]
     const LEFT_MAX: usize = 64 << 30;
@@ -53,8 +58,8 @@ mod memory {
     unsafe impl Sync for Reservation {}
 
     impl Reservation {
-        /// Reserve `len` bytes (rounded up to pages), all zero, without committing any. `of` times as much must be free, or
-        /// [`LEFT_MAX`] more: what a first reservation takes under a limit must leave address space for those that follow, and for
+        /// Reserve `len` bytes (rounded up to pages), all zero, without committing any. `of` times as much must be free, within
+        /// [`LEFT_MIN`] and [`LEFT_MAX`] more: what a first reservation takes under a limit must leave address space for those that follow, and for
         /// threads. Mapping the range shows whether so much is free, so every limit of the system's counts.
         ///
         /// # Errors
@@ -63,7 +68,7 @@ mod memory {
         pub(crate) fn new(len: usize, of: usize) -> io::Result<Self> {
             let len = len.next_multiple_of(PAGE);
             let colour = next_colour();
-            let left = len.saturating_mul(of.saturating_sub(1)).min(LEFT_MAX);
+            let left = len.saturating_mul(of.saturating_sub(1)).clamp(LEFT_MIN, LEFT_MAX);
             // SAFETY: an anonymous private mapping at an address of the kernel's choice; it cannot overlap
             // anything that exists.
             let p = unsafe {
@@ -83,11 +88,9 @@ mod memory {
                 Some(map) => {
                     // SAFETY: within the mapping, which is `colour` longer than `len`.
                     let base = unsafe { map.add(colour) };
-                    if left != 0 {
-                        // SAFETY: the end of the mapping that was just made; nobody knows of it. An error means that the
-                        // system keeps it mapped, which costs address space and nothing else.
-                        unsafe { libc::munmap(base.as_ptr().add(len).cast(), left) };
-                    }
+                    // SAFETY: the end of the mapping that was just made; nobody knows of it. An error means that the
+                    // system keeps it mapped, which costs address space and nothing else.
+                    unsafe { libc::munmap(base.as_ptr().add(len).cast(), left) };
                     let (huge, always_huge) = (AtomicUsize::new(0), AtomicBool::new(false));
                     Ok(Self { base, len, colour, huge, always_huge })
                 }
