@@ -3,7 +3,10 @@
 //! The machine's noise is printed with them: median, minimum and maximum of the rounds. `stat` walks paths through
 //! namei on a tmpfs. `memory` divides the growth of the process by the files made. `insert` times single creates in the
 //! cache while it grows. `hostile` looks up names that were chosen to collide. `pinned` prints the memory that stays
-//! resident when a cache is shrunk of which a share is in use.
+//! resident when a cache is shrunk of which a share is in use. `first-walk` is in [`first_walk`], `links` in [`links`].
+
+mod first_walk;
+mod links;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,6 +63,21 @@ enum Figures {
         #[arg(long, default_value_t = 5)]
         rounds: usize,
     },
+    /// A `stat` by a path with two symbolic links in its middle, beside the same path without.
+    Links {
+        /// Rounds of a quarter of a second for each path.
+        #[arg(long, default_value_t = 7)]
+        rounds: usize,
+    },
+    /// The first `stat` of each file of a tree, with the prefix cache and without it, and the memory of the former.
+    FirstWalk {
+        /// Files, one run each.
+        #[arg(long, value_delimiter = ',', default_values_t = [10_000u64, 1_000_000])]
+        files: Vec<u64>,
+        /// Rounds; each builds both tables anew.
+        #[arg(long, default_value_t = 7)]
+        rounds: usize,
+    },
     /// Resident memory of a cache that was shrunk, by the share of its names that is in use.
     Pinned {
         /// Names.
@@ -86,6 +104,10 @@ pub fn run(matches: &ArgMatches) -> Result<()> {
         Figures::Memory { files, name } => memory(files, name),
         Figures::Insert { names } => insert(names),
         Figures::Hostile { names, rounds } => hostile(names, rounds),
+        Figures::FirstWalk { files, rounds } => {
+            files.iter().try_for_each(|files| first_walk::run(*files, rounds))
+        }
+        Figures::Links { rounds } => links::run(rounds),
         Figures::Pinned { names, shares } => pinned(names, &shares),
     }
 }

@@ -19,7 +19,7 @@ use crate::names::{DirPerm, Miss, NameTable};
 const WHO: u32 = 1;
 
 /// The arm.
-pub struct Prefixes(Uvfs);
+pub struct Prefixes(pub(crate) Uvfs);
 
 impl Table for Prefixes {
     type Local<'t> = &'t Self;

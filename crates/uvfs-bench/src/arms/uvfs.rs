@@ -28,6 +28,11 @@ fn fresh(attr: Attr) -> Fresh {
 }
 
 impl Uvfs {
+    /// The cache that it measures.
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
     fn dir(&self, ino: u64) -> Result<InodeRef<'_>> {
         let id = self.dirs.get(&ino).context("no directory of this number")?;
         self.cache.get(*id).context("the directory is gone")

@@ -418,20 +418,21 @@ impl Cache {
     /// The entry that a question gets: its own, or an empty one, or one that leads nowhere, or an older
     /// one. `None`: the set is full of good ones. True for longer than a moment only under the stripe's lock.
     fn place(&self, question: &Question) -> Option<&Entry> {
-        let mut best = (3, None);
-        for entry in self.prefixes.set(question.hash, self.prefixes.mask.load(Ordering::Relaxed)) {
-            let changes = entry.changes.load(Ordering::Relaxed);
-            let rank = match () {
-                () if changes != 0 && !entry.differs(question) => 0,
-                () if changes == 0 || !self.check(entry.at()) => 1,
-                () if changes != self.prefixes.changes.sum(entry.groups()) => 2,
-                () => 3,
-            };
-            if rank < best.0 {
-                best = (rank, Some(entry));
+        let set = || self.prefixes.set(question.hash, self.prefixes.mask.load(Ordering::Relaxed));
+        let mut empty = None;
+        for entry in set() {
+            match entry.changes.load(Ordering::Relaxed) {
+                0 => empty = empty.or(Some(entry)),
+                _ if !entry.differs(question) => return Some(entry),
+                _ => {}
             }
         }
-        best.1
+        // Only in a full set is it worth a look at the directories of other entries.
+        empty.or_else(|| set().find(|entry| !self.check(entry.at()))).or_else(|| {
+            set().find(|entry| {
+                entry.changes.load(Ordering::Relaxed) != self.prefixes.changes.sum(entry.groups())
+            })
+        })
     }
 
     /// The next step at a full set.
