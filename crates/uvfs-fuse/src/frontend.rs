@@ -10,14 +10,14 @@
 //! answer, and where the caller is a thread that reads requests beside others ([`Readers`]); all else goes to the
 //! [`Pool`]. Permissions are the kernel's business (`default_permissions`) and every operation is `trusted`, unless
 //! the kernel may believe nothing. Then the VFS checks each request, and asks for the caller's credentials as it
-//! needs them ([`credentials`]). A request by a handle was checked when the handle was opened. On unmount the
+//! needs them ([`credentials`], [`proc_status`]). A request by a handle was checked when the handle was opened. On unmount the
 //! kernel sends no forgets: the VFS goes with all its references.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use uvfs::{Attr, Cred, Errno, Inode, InodeId, Op, Powers, Result, StatFs, Time, Ttl, Vfs, mode};
+use uvfs::{Attr, Errno, Inode, InodeId, Op, Result, StatFs, Ttl, Vfs};
 
 use crate::limit::shortage::Shortage;
 use crate::mount::options::Permissions;
@@ -30,17 +30,19 @@ use crate::transport::{Asked, Attributes, Caller, Entry, NodeId, ROOT, Reply};
 
 mod attrs;
 pub(crate) mod backing;
-pub(crate) mod credentials;
+mod credentials;
 mod dirs;
 mod files;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub(crate) mod listener;
 mod names;
+pub(crate) mod proc_status;
 mod revalidation;
 pub(crate) mod tally;
 
 use backing::Backings;
+use credentials::Who;
 use revalidation::Revalidated;
 use tally::{Count, Lookups, Requests, Tally};
 
@@ -57,18 +59,6 @@ const FIRST_ISSUED: NodeId = 1 << 32;
 /// See the module.
 pub(crate) struct Frontend {
     core: Arc<Core>,
-}
-
-/// The caller of a request, and its credentials that the outcome may depend on.
-#[derive(Clone, Copy)]
-enum Who {
-    /// The supplementary groups count.
-    Member(Caller),
-    /// They do unless the caller owns the inode: then its owner's permissions decide, whatever groups there are. See
-    /// [`Core::decides_alone`].
-    Owner(Caller),
-    /// They do not: nothing is changed, and nothing done in the caller's name.
-    Anybody(Caller),
 }
 
 /// The state that a request needs, also when it runs on another thread.
@@ -346,87 +336,6 @@ impl Core {
     /// The kernel's id of an inode.
     fn node_of(&self, id: InodeId) -> NodeId {
         if id == self.root { ROOT } else { id.as_u64() }
-    }
-
-    /// Whether permissions are ours to check.
-    fn checks(&self) -> bool {
-        self.permissions == Permissions::Server
-    }
-
-    fn op(&self, who: Caller) -> Op {
-        if !self.checks() {
-            return self.op_permitted(who);
-        }
-        let op = self.vfs.op(&Cred::user(who.uid, who.gid));
-        Op { powers: Powers::asked(credentials::known, who.pid), umask: who.umask, ..op }
-    }
-
-    /// [`Core::op`] for questions that the cache answers: it has no time, so no clock is read for it.
-    fn op_for_cache(&self, who: Caller) -> Op {
-        let trusted = !self.checks();
-        let powers = if trusted { credentials::usual } else { credentials::known };
-        Op {
-            cred: Cred::user(who.uid, who.gid),
-            now: Time::default(),
-            trusted,
-            powers: Powers::asked(powers, who.pid),
-            umask: who.umask,
-        }
-    }
-
-    /// [`Core::op`] of a caller that has been permitted it: by the kernel, or when the file was opened. Groups and
-    /// capabilities count where set-id bits may be kept. A set-group-id bit without group execute is for members of
-    /// the group, and the kernel leaves that to us (HANDLE_KILLPRIV_V2) without naming the groups.
-    fn op_permitted(&self, who: Caller) -> Op {
-        let op = self.vfs.op(&Cred::user(who.uid, who.gid));
-        let powers = Powers::asked(credentials::usual, who.pid);
-        Op { trusted: true, powers, umask: who.umask, ..op }
-    }
-
-    /// Whether the caller is let do by its user id what it may with an inode: its owner's permissions are the first entry of
-    /// a list, too. Not where a set-group-id bit stays, or is handed down, by groups, nor where the owner may be another
-    /// one by now and nobody has told.
-    fn decides_alone(&self, who: Caller, inode: &Inode<'_>) -> bool {
-        let attr = inode.attr();
-        attr.uid == who.uid && attr.mode & mode::S_ISGID == 0 && self.vfs.watched(inode) && !inode.expired()
-    }
-
-    /// The same operation by a caller that was permitted it when the file was opened.
-    fn op_by_handle(&self, op: &Op, who: Caller) -> Op {
-        Op { cred: op.cred.clone(), ..self.op_permitted(who) }
-    }
-
-    /// The operation of a write, which was permitted when the file was opened; pages that are written back come in nobody's
-    /// name. A file system that works in the caller's name is told the supplementary groups where it may keep a
-    /// set-group-id bit for a member.
-    fn op_to_write(&self, who: Caller, inode: &Inode<'_>) -> Result<Op> {
-        let mut op = self.op_permitted(who);
-        if who.uid != 0 && self.vfs.passes_through(inode) {
-            let attr = inode.attr();
-            if attr.mode & (mode::S_ISGID | 0o010) == mode::S_ISGID && attr.gid != who.gid {
-                op.cred.groups = credentials::of(who.pid, who.uid)?.groups;
-            }
-        }
-        Ok(op)
-    }
-
-    /// [`Core::op`] and the inode that it is about, with the caller's supplementary groups where calls are made in the caller's
-    /// name on another file system, which checks them. Where they cannot be read, nothing is done to the inode.
-    fn op_on<'c>(&self, who: Who, inode: Result<Inode<'c>>) -> (Op, Result<Inode<'c>>) {
-        let (Who::Member(caller) | Who::Owner(caller) | Who::Anybody(caller)) = who;
-        let mut op = self.op(caller);
-        let asks = inode.as_ref().is_ok_and(|inode| match who {
-            Who::Anybody(_) => false,
-            Who::Owner(_) if self.decides_alone(caller, inode) => false,
-            Who::Member(_) | Who::Owner(_) => caller.uid != 0 && self.vfs.passes_through(inode),
-        });
-        if asks {
-            match credentials::of(caller.pid, caller.uid) {
-                Ok(has) => op.cred.groups = has.groups,
-                Err(errno) => return (op, Err(errno)),
-            }
-        }
-        (op, inode)
     }
 
     /// The TTL that the kernel is told if the driver says `ttl`.

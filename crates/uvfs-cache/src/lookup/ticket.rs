@@ -3,7 +3,7 @@
 //!
 //! A [`NameGuard`] frees its name when it is dropped ([`crate::lookup::name_locks`]). It records the
 //! directory's revision, the epoch, and the superblock's count of attribute changes, all read before the
-//! driver is asked (rule 10). It may be kept across a driver call, and completed from any thread that may
+//! driver is asked (rule 10); `answer.rs` refuses an answer that is late by them. It may be kept across a driver call, and completed from any thread that may
 //! use the cache.
 
 use rustix::io::Errno;

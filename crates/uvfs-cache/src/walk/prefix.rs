@@ -5,9 +5,9 @@
 //! that the entry leads to. It stores nothing.
 //!
 //! **Changes on the way.** The last directory's own walk sequence is compared at each hit. Every other directory on
-//! the way is *passed*: the noting thread sets a flag in its private half. A change that moves the walk sequence of a
-//! passed directory (a rename, another mode, owner or list, a lost name) moves the count of its group
-//! ([`ChangeCounts`]), and no older entry that passes the group hits. The next walk over the path checks each position
+//! the way is *passed*: the noting thread sets a flag in its private half. Some changes move the walk
+//! sequence of a passed directory: a rename, another mode or owner, a list that comes or goes, a lost name. They move the
+//! count of its group ([`ChangeCounts`]) too, and no older entry that passes the group hits. The next walk over the path checks each position
 //! and renews the entry. A directory that no entry passes moves nothing, and neither does the end of one without
 //! children: each name below has moved its own sequence.
 //!

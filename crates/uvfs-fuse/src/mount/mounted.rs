@@ -16,7 +16,7 @@ use parking_lot::{Condvar, Mutex};
 use uvfs::Vfs;
 
 use crate::frontend::backing::Passthrough;
-use crate::frontend::credentials;
+use crate::frontend::proc_status;
 use crate::frontend::tally::{Lookups, Requests};
 use crate::frontend::{Frontend, listener};
 use crate::limit::balance;
@@ -142,7 +142,7 @@ pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, Mo
 fn permissions(options: &Options, vfs: &Vfs) -> Permissions {
     let believes = options.timeout.is_none_or(|timeout| !timeout.is_zero());
     let asked = options.default_permissions.unwrap_or(options.allow_other);
-    if believes || asked || vfs.passes_through(&vfs.root()) || !credentials::can_be_seen() {
+    if believes || asked || vfs.passes_through(&vfs.root()) || !proc_status::can_be_seen() {
         Permissions::Kernel
     } else {
         Permissions::Server
