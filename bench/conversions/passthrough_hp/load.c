@@ -1,4 +1,5 @@
-/* Lookups or forced getattrs below a mount: load DIR FILES THREADS SECONDS lookup|getattr. Prints calls a second. */
+/* Lookups or forced getattrs below a mount: load DIR FILES THREADS SECONDS lookup|getattr|open. Prints calls a second.
+ * With "open", files are found once, and held: then there are no lookups. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -9,7 +10,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-static int files, forced;
+static int files, flags, *held;
 static atomic_int stop;
 static atomic_long calls;
 static const char *dir;
@@ -25,7 +26,7 @@ static void *load(void *seed)
 		int n = rand_r(&state) % files;
 
 		snprintf(path, sizeof path, "%s/%d/%d", dir, n / 1000, n % 1000);
-		if (statx(AT_FDCWD, path, forced ? AT_STATX_FORCE_SYNC : AT_STATX_SYNC_AS_STAT, STATX_BASIC_STATS, &st)) {
+		if (statx(held ? held[n] : AT_FDCWD, held ? "" : path, flags, STATX_BASIC_STATS, &st)) {
 			perror(path);
 			exit(1);
 		}
@@ -33,6 +34,22 @@ static void *load(void *seed)
 	}
 	calls += done;
 	return NULL;
+}
+
+static int hold(void)
+{
+	char path[4096];
+
+	held = calloc(files, sizeof *held);
+	for (int n = 0; held && n < files; n++) {
+		snprintf(path, sizeof path, "%s/%d/%d", dir, n / 1000, n % 1000);
+		held[n] = open(path, O_PATH);
+		if (held[n] < 0) {
+			perror(path);
+			return 0;
+		}
+	}
+	return held != NULL;
 }
 
 int main(int argc, char **argv)
@@ -45,7 +62,12 @@ int main(int argc, char **argv)
 	dir = argv[1];
 	files = atoi(argv[2]);
 	time.tv_sec = atoi(argv[4]);
-	forced = !strcmp(argv[5], "getattr");
+	flags = strcmp(argv[5], "lookup") ? AT_STATX_FORCE_SYNC : AT_STATX_SYNC_AS_STAT;
+	if (!strcmp(argv[5], "open")) {
+		flags |= AT_EMPTY_PATH;
+		if (!hold())
+			return 1;
+	}
 	for (long t = 0; t < atoi(argv[3]); t++)
 		pthread_create(&threads[t], NULL, load, (void *)(t + 1));
 	nanosleep(&time, NULL);

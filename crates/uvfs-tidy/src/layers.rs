@@ -19,6 +19,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("uvfs-fuse-backend", &["uvfs-cache"]),
     ("uvfs-control", &["uvfs", "uvfs-drivers", "uvfs-fuse"]),
     ("uvfs-cli", &["uvfs", "uvfs-drivers", "uvfs-fuse", "uvfs-control"]),
+    ("uvfs-path", &["uvfs-cache"]),
     ("uvfs-tests", &["uvfs-sync", "uvfs-cache", "uvfs", "uvfs-drivers", "uvfs-fuse"]),
     ("uvfs-bench", &["uvfs-sync", "uvfs-cache", "uvfs", "uvfs-drivers", "uvfs-fuse", "uvfs-tests"]),
     ("uvfs-tidy", &[]),

@@ -33,7 +33,11 @@ pub struct NameLock<T: Send + Sync + 'static> {
 
 impl<T: Send + Sync + 'static> NameLock<T> {
     pub(super) fn new(shared: &Arc<Shared<T>>, guard: NameGuard<'_>) -> Self {
-        Self { ticket: Some(Ticket::new(shared, guard)), room: None, data: None, removal: None }
+        Self::of_ticket(Ticket::new(shared, guard))
+    }
+
+    pub(super) fn of_ticket(ticket: Ticket<T>) -> Self {
+        Self { ticket: Some(ticket), room: None, data: None, removal: None }
     }
 
     fn ticket(&self) -> &Ticket<T> {
@@ -61,6 +65,11 @@ impl<T: Send + Sync + 'static> NameLock<T> {
             Known::Negative => NodeKnown::Negative,
             Known::Unknown => NodeKnown::Unknown,
         })
+    }
+
+    /// [`Ticket::previous`].
+    pub fn previous(&mut self) -> Option<OwnedNode<T>> {
+        self.ticket.as_mut().and_then(Ticket::previous)
     }
 
     /// [`Ticket::found`] for a caller that keeps the lock.
@@ -312,8 +321,21 @@ impl<T: Send + Sync + 'static> NodeCache<T> {
         (NameLock::new(&self.0, one), NameLock::new(&self.0, other))
     }
 
+    /// The back end has exchanged two names. If one of them is not cached, both are asked about again.
+    ///
+    /// # Panics
+    /// If the directories belong to two superblocks, or the locks to another cache.
+    pub fn exchange(&self, a: NameLock<T>, b: NameLock<T>) {
+        let cache = &self.0.cache;
+        assert!(Arc::ptr_eq(&self.0, &a.ticket().shared), "a name lock of another cache");
+        assert!(Arc::ptr_eq(&self.0, &b.ticket().shared), "a name lock of another cache");
+        let (a, b) = (a.into_parts().resume(cache), b.into_parts().resume(cache));
+        cache.exchange(&a.guard, &b.guard);
+    }
+
     /// The back end has given the name of `from` to `to`. If both names lead to one inode, both stay, as rename(2) has
-    /// it. Otherwise the inode that `to` led to is replaced; if it is a directory, call [`NameLock::begin_removal`] on `to` before. Cannot fail after [`NameLock::reserve`] of
+    /// it. Otherwise the inode that `to` led to is replaced; if it is a directory, call [`NameLock::begin_removal`] on
+    /// `to` before. Cannot fail after [`NameLock::reserve`] of
     /// [`Room::Name`] on `to`.
     ///
     /// # Errors

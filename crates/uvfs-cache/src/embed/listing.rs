@@ -45,7 +45,7 @@ impl<T: Send + Sync + 'static> NodeListing<T> {
             let pending = {
                 let dir = self.dir.view();
                 match self.dir.shared.cache.try_lock_name(&dir, name) {
-                    Ok(guard) => return self.answered(guard, answer),
+                    Ok(guard) => return self.answered(guard, answer, false),
                     Err(pending) => pending,
                 }
             };
@@ -63,7 +63,38 @@ impl<T: Send + Sync + 'static> NodeListing<T> {
             return Ok(node);
         }
         let dir = self.dir.view();
-        self.answered(self.dir.shared.cache.lock_name(&dir, name), answer)
+        self.answered(self.dir.shared.cache.lock_name(&dir, name), answer, false)
+    }
+
+    /// [`NodeListing::found`] for a back end without inode numbers. `answer` gets the inode that the name leads to,
+    /// though its entry may have expired; it answers with that inode's `ino` if the type is the same. Never waits.
+    /// `None`: the name is locked, or the answer is late, so the name does not lead to an inode.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn offer(
+        &self,
+        name: &[u8],
+        answer: impl Fn(Option<&OwnedNode<T>>) -> NodeAnswer<T>,
+    ) -> Result<Option<OwnedNode<T>>, CacheError> {
+        let shared = &self.dir.shared;
+        let dir = self.dir.view();
+        if let Known::Hit(inode) = shared.cache.find(&dir, name)
+            && !inode.expired()
+        {
+            let node = OwnedNode::new(shared, inode);
+            if is_same(&node.view(), &answer(Some(&node)).attr) {
+                return Ok(Some(node));
+            }
+        }
+        let Ok(guard) = shared.cache.try_lock_name(&dir, name) else {
+            // Its holder may fail, and then the name is not cached.
+            self.partial.store(true, Ordering::Relaxed);
+            return Ok(None);
+        };
+        let previous = guard.find_previous().map(|inode| OwnedNode::new(shared, inode));
+        let node = self.answered(guard, answer(previous.as_ref()), true)?;
+        Ok(node.name().is_some().then_some(node))
     }
 
     /// The name's inode, if it is cached and the answer's.
@@ -74,13 +105,19 @@ impl<T: Send + Sync + 'static> NodeListing<T> {
         }
     }
 
-    fn answered(&self, guard: NameGuard<'_>, answer: NodeAnswer<T>) -> Result<OwnedNode<T>, CacheError> {
+    /// `renew`: attributes that have expired are replaced by the answer's.
+    fn answered(
+        &self,
+        guard: NameGuard<'_>,
+        answer: NodeAnswer<T>,
+        renew: bool,
+    ) -> Result<OwnedNode<T>, CacheError> {
         let shared = &self.dir.shared;
         let NodeAnswer { attr, name_ttl, attr_ttl, data } = answer;
         let scan = self.scan.resume(&guard.dir);
         let inode = scan.answered(
             guard,
-            |inode| is_same(inode, &attr),
+            |inode| is_same(inode, &attr) && !(renew && inode.expired()),
             |guard| {
                 let (asked, late) = ((guard.dir.sb(), guard.asked), || guard.is_late());
                 let got = shared.data.known_or_new(guard.cache, asked, late, (&attr, attr_ttl), || data)?;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::Shared;
+use super::change::NameLock;
 use super::node::OwnedNode;
 use crate::inodes::attr::Attr;
 use crate::inodes::inode_ref::InodeRef;
@@ -99,6 +100,17 @@ impl<T: Send + Sync + 'static> Ticket<T> {
         let result = f(&self.shared, &guard);
         self.parked = Some(guard.park());
         result
+    }
+
+    /// The inode that the name's entry leads to, though the entry has expired. A back end without inode numbers
+    /// answers with this inode's `ino` if the type is the same, and so says that it is the same file.
+    pub fn previous(&mut self) -> Option<OwnedNode<T>> {
+        self.with(|shared, guard| Some(OwnedNode::new(shared, guard.find_previous()?)))
+    }
+
+    /// The name lock, for a caller that goes on to change the name.
+    pub fn into_lock(self) -> NameLock<T> {
+        NameLock::of_ticket(self)
     }
 
     /// The name leads to this inode. Cached unless late, always returned. Frees the name.

@@ -169,6 +169,18 @@ impl<'c> NameGuard<'c> {
         self.find_resident().unwrap_or_else(|| self.cache.find(&self.dir, self.name()))
     }
 
+    /// The inode that the name's entry leads to, even if the entry has expired or is stale.
+    pub(crate) fn find_previous(&self) -> Option<InodeRef<'c>> {
+        loop {
+            let child = self.cache.find_guarded(self.dir.index(), &self.words())?;
+            if let Ok(inode) = self.cache.hold_child(&child) {
+                return Some(inode);
+            }
+            // It is being evicted, or its directory renamed: another thread's progress.
+            spin_loop();
+        }
+    }
+
     /// [`NameGuard::find`] in a resident directory. Nothing there expires or is evicted, and the holder of
     /// a name lock sees the name as it is, wherever its directory is moved meanwhile. `None`: use the
     /// general path.

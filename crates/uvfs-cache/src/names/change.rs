@@ -329,8 +329,8 @@ impl Cache {
         found
     }
 
-    /// The child of a name in a resident directory. The caller holds the name lock, so no other thread
-    /// changes the name, and it is found without a lock.
+    /// The child of a name, whatever its deadline. The caller holds the name lock, so no other thread
+    /// changes the name, and it is found without a lock. In a resident directory it is not evicted either.
     pub(crate) fn find_guarded(&self, dir: u32, words: &NameWords<'_>) -> Option<Child> {
         loop {
             let accept = |dentry| self.is_guarded(dentry, dir, words);

@@ -12,6 +12,7 @@ mod memory;
 mod memory_full;
 mod model;
 mod node_edges;
+mod node_paths;
 mod node_tasks;
 mod nodes;
 mod numbers;

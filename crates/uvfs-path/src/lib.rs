@@ -1,0 +1,54 @@
+//! Asynchronous path file systems on [`fuse3`], with a bounded cache of nodes on the cache of [`uvfs_cache`].
+//!
+//! A back end that implements [`fuse3::path::PathFilesystem`] is mounted by one line. Where
+//! `fuse3::path::Session::new(options).mount(fs, dir)` was:
+//!
+//! ```no_run
+//! # async fn mount(fs: impl fuse3::path::PathFilesystem + Send + Sync + 'static) -> std::io::Result<()> {
+//! use fuse3::{MountOptions, raw::Session};
+//! use uvfs_path::{PathFs, PathOptions};
+//!
+//! let fs = PathFs::new(fs, PathOptions { limit: 64 << 20, ..PathOptions::default() })?;
+//! Session::new(MountOptions::default()).mount(fs, "/mnt").await?.await
+//! # }
+//! ```
+//!
+//! `fuse3`'s path module keeps one lock while the back end works, so a lookup of 10 ms stops every other call. Here
+//! calls wait only for calls of the same name, and for renames of a directory above them. The table answers lookups
+//! and attributes for as long as their TTLs say, and absences too.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `path_fs` | the file system that fuse3 mounts |
+//! | `table` | node ids, attributes, paths |
+//! | `lookup` | lookups |
+//! | `change` | create, link, remove, rename |
+//! | `dirs` | listings |
+//! | `open_files` | handles of open files |
+//! | `uses` | paths that the back end is using, and changes that take them away |
+//! | `limit` | the kernel as a holder of nodes |
+//! | `patience` | waiting for memory |
+//! | `attr`, `options` | attributes, options |
+#![deny(unsafe_code)]
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+mod attr;
+mod change;
+mod dirs;
+mod limit;
+mod lookup;
+mod open_files;
+mod options;
+mod path_fs;
+mod patience;
+mod table;
+mod uses;
+
+pub use options::PathOptions;
+pub use path_fs::{PathFs, PathHandle};
+
+#[doc(no_inline)]
+pub use uvfs_cache::{Counters, Ttl};
