@@ -1,12 +1,13 @@
 //! The cache: arenas, hash tables, superblocks.
 //!
-//! One cache serves all superblocks of a process. Each chunk of its arenas belongs to one superblock. This
-//! file makes and destroys; each of the crate's other files holds one kind of use. [`crate::walk::step`] reads
-//! without references, [`crate::lookup::ticket`] holds the name locks, [`crate::names::change`] publishes and
-//! [`crate::names::invalidate`] drops what may be wrong. [`crate::limit::make_room`] keeps the memory limit, [`crate::limit::watermarks`] a margin below
-//! it.
+//! One cache serves all superblocks of a process. Each chunk of its arenas belongs to one superblock. This file
+//! creates and destroys caches and superblocks; each other file of the crate has one kind of use.
+//! [`crate::walk::step`] reads without references, [`crate::lookup::ticket`] holds the name locks,
+//! [`crate::names::change`] publishes changes, and [`crate::names::invalidate`] drops entries that may be wrong.
+//! [`crate::limit::make_room`] keeps the memory limit, and [`crate::limit::watermarks`] keeps a margin below it.
 //!
-//! Lock order (docs/locking.md): rename mutex, name locks, directory list, buckets, attribute locks, slabs.
+//! Lock order (docs/locking.md): rename mutex, name locks, eviction lock, directory list, buckets, attribute locks,
+//! slabs.
 
 use std::sync::Arc;
 

@@ -1,17 +1,19 @@
 //! Counts of changes on the way of prefix entries ([`crate::walk::prefix`]).
 //!
 //! Each directory or link belongs to a *group* by its inode's index, and each group has a count. A change of a passed
-//! one moves its group's count. An entry has the numbers of the groups that its path passes, and the sum of their
-//! counts. If the sum is another one, something may have changed on the way.
+//! directory or link moves its group's count. An entry has the numbers of the groups that its path passes, and the
+//! sum of their counts. If the counts now have another sum, something may have changed on the way.
 //!
-//! **One moment.** A reader loads the counts one after another, relaxed, after an acquire load of the entry. So none is
-//! below its value in the entry's sum. Counts only grow, so an equal sum means that every count is equal. Thus each
-//! group was unchanged when the reader loaded the first count. The counts and the sum have 64 bits and wrap. The sums
-//! differ by the number of changes, or by a small multiple of it, and no 2^60 changes happen in the life of a cache.
+//! **One moment.** A reader loads the counts one after another, relaxed, after an acquire load of the entry. So no
+//! count that it loads is below the value that went into the entry's sum. Counts only grow, so an equal sum means
+//! that every count is equal. Thus each group was unchanged when the reader loaded the first count. The counts and
+//! the sum have 64 bits and wrap. A wrap does no harm: two sums differ by the number of changes or a small multiple
+//! of it, and a cache never sees 2^60 changes.
 //!
-//! **Costs.** 2 KiB a cache. A hit loads eight counts, and eight more if its path passes more directories. Longer ways
-//! have the group of all, whose count moves with each other one. A group that is not in use has a count that never
-//! moves, on a line of its own.
+//! **Costs.** The counts take 2 KiB for each cache. A hit loads eight counts, and eight more if its path passes more
+//! directories. An entry that passes more than sixteen directories and links has the group of all instead, whose
+//! count moves whenever any other count does. Unused places of an entry name group 0. Its count never moves and
+//! stands on a line that no writer stores to.
 
 use crossbeam_utils::CachePadded;
 use uvfs_sync::primitives::{AtomicU64, Ordering, fence};

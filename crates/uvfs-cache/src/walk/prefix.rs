@@ -1,44 +1,47 @@
 //! Directories by path: a front cache that finds the directory part of a path in one step.
 //!
-//! An entry states: a walk over this text, from this start, with these credentials and mounts, ends in this
+//! An entry states that a walk over this text, from this start, with these credentials and mounts, ends in this
 //! directory. A hit reads the entry (one cache line), a few counts of changes, and the walk sequence of the directory
 //! that the entry leads to. It stores nothing.
 //!
 //! **Changes on the way.** The last directory's own walk sequence is compared at each hit. Every other directory on
-//! the way is *passed*: the noting thread sets a flag in its private half. Some changes move the walk
-//! sequence of a passed directory: a rename, another mode or owner, a list that comes or goes, a lost name. They move the
-//! count of its group ([`ChangeCounts`]) too, and no older entry that passes the group hits. The next walk over the path checks each position
-//! and renews the entry. A directory that no entry passes moves nothing, and neither does the end of one without
-//! children: each name below has moved its own sequence.
+//! the way is *passed*: the noting thread sets a flag in its private half. A change that moves the walk sequence of a
+//! passed directory moves the count of its group ([`ChangeCounts`]), and no older entry that passes the group hits.
+//! Such a change is a rename, a lost name, another mode or owner, or an access control list that comes or goes. The
+//! next walk over the path checks each position and renews the entry. A change of a directory that no entry passes
+//! moves no count. Neither does the end of a directory without children: every path that passed it ends in a directory
+//! whose own sequence has moved.
 //!
 //! **Race of a change with a hit.** The writer makes the walk sequence odd, moves the count, and only then changes
 //! anything. If a reader loads the old count, it comes before the change. If any thread has seen the change, it sees
 //! the new count too. An equal sum means that all counts are the old ones at one moment.
 //!
-//! **Race of a change with a new entry.** The walker sets the flags, then loads the counts, and then checks all
-//! positions. The writer makes the sequence odd, and then looks at the flag. A sequentially consistent fence stands
-//! between the first two steps of both. If the flag comes first, the writer moves the count. If the odd sequence comes
-//! first, the check fails, and nothing is kept. If the walker loads the new count, its check finds the sequence odd or
-//! changed.
+//! **Race of a change with a new entry.** The noting thread sets the flags, then loads the counts, and then checks
+//! all positions. The writer makes the sequence odd, and then looks at the flag. Both threads have a sequentially
+//! consistent fence between their first two steps. If the flag comes first, the writer moves the count. If the odd
+//! sequence comes first, the check fails, and nothing is kept. If the noting thread loads the new count, its check
+//! finds the sequence odd or changed.
 //!
 //! **Signatures.** An entry has no text but a signature of 127 bits: the sum of all words of the question, each
 //! multiplied by its own random number, modulo the prime 2^127 - 1. The words are start, credentials, mounts, epoch,
-//! wraps, length and text. Two questions differ in some word, so their signatures are the same with a probability of at
-//! most 2^-126. Thus 2^64 compared pairs have a false match with a probability of at most 2^-62. The slot is chosen
-//! by a product of the signature with two more secrets, so that the time of a look tells nothing linear of it.
+//! wraps, length and text. Two questions differ in some word, so their signatures are the same with a probability of
+//! at most 2^-126. Thus 2^64 compared pairs have a false match with a probability of at most 2^-62. The slot is
+//! chosen by a product of the signature with two more secrets, so that the time of a lookup reveals no linear
+//! function of the signature.
 //!
-//! A walk sequence wraps after 2^31 changes of one directory, and an entry might survive that. So every 2^29
-//! changes of any directory move [`GenSeq::wraps`], which is part of the question. The epoch (see `clock.rs`) is
-//! part of it too: a walk from before its move is suspect. A name with a deadline is not kept.
+//! A walk sequence wraps after 2^31 changes of one directory, and an entry might survive that. So [`GenSeq::wraps`],
+//! which is part of the question, moves after every 2^29 changes of any one directory. The epoch (see `clock.rs`) is
+//! part of the question too, because a walk that began before the epoch moved is suspect. A name with a deadline is
+//! not kept.
 //!
 //! **Protection.** An entry's `seq` guards its fields. Only the holder of its stripe's lock writes them; a thread that
 //! finds it locked gives up. An entry holds no reference and pins nothing. The stripes count the writes of their
 //! entries, so that a sequence continues above its former values after its page was given back.
 //!
-//! **Size.** Sets of [`WAYS`] entries. The table grows with the directory states, to at most a sixteenth of the memory
-//! limit, which counts it. It goes first if memory runs short. A good entry gives way only to a path that a thread
-//! misses [`PATIENCE`] times in a row, so two paths of one set do not take turns. All other misses at full sets store
-//! nothing shared.
+//! **Size.** Sets of [`WAYS`] entries. The table grows with the directory states, to at most a sixteenth of the
+//! memory limit, which counts it. It goes first if memory runs short. A good entry gives way only to a path that a
+//! thread misses [`PATIENCE`] times in a row, so two paths of one set do not displace each other in turn. All other
+//! misses at full sets store nothing shared.
 
 use std::hash::{BuildHasher, RandomState};
 

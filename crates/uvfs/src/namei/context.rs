@@ -1,6 +1,6 @@
 //! [`Context`]: a root, a working directory, credentials and a umask, with the system calls that take paths.
 //!
-//! A context is what a process is to the kernel. Paths are bytes. Absolute paths start at the context's root, and
+//! A context corresponds to a process in the kernel. Paths are bytes. Absolute paths start at the context's root, and
 //! `..` does not leave it. `stat`, `lstat`, `access` and `readlink` of cached names take no reference and store
 //! nothing shared. Trailing slashes, and `.` and `..` as last components, give the kernel's errors. This module
 //! decides those that depend on the last component; `ops/` decides the others.

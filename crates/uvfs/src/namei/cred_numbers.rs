@@ -1,9 +1,9 @@
 //! Numbers for credentials, by which the prefix cache keys its entries.
 //!
-//! Two callers have one number only if the kernel could not tell them apart on any walk: they have the same user
-//! and groups, or both are root, which no search permission binds. A number is never reused. At most [`MOST`] are
-//! assigned. Later callers have none, and walk every path. A context requests its number, under a mutex, when it is
-//! made or changes its credentials; a walk only compares numbers.
+//! Two callers have one number only if the kernel could not tell them apart on any walk: they have the same user and
+//! groups, or both are root, whose walks need no search permission. A number is never reused. At most [`MOST`] are
+//! assigned. Later callers have none, so the prefix cache does not serve them. A context requests its number, under a
+//! mutex, when it is made or changes its credentials; a walk only compares numbers.
 
 use std::collections::HashMap;
 

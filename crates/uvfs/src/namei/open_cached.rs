@@ -1,12 +1,13 @@
 //! `open(2)` of a cached regular file, if its permission bits grant the access.
 //!
 //! The lock-free walk copies the file's attributes, as `stat` does, and they decide. Then the open takes the one
-//! reference that its handle keeps. So it is as if it had happened when the copy was valid: the file may have lost
-//! its name or its mode since, but it is the same file as long as its generation stands. Everything else is left to
-//! [`open`](super::open): other types, other flags, and errors. The time is read only if the driver is called.
+//! reference that its handle keeps. So the open counts as having happened when the copy was valid. The file may have
+//! lost its name or changed its mode since. As long as its generation stands, it is the same file. Everything else is
+//! left to [`open`](super::open): other types, other flags, and errors. The clock is read only if the driver is
+//! called.
 //!
-//! Threads that open one file share no line. Its references are counted per thread once it is opened often, and
-//! the count of [`Base`](crate::ops::driver_file::Base) is the thread's shard's.
+//! Threads that open one file share no line. The file's references are counted per thread once it is opened often.
+//! Each shard of threads has its own [`Base`](crate::ops::driver_file::Base), so its count is not shared by all.
 
 use uvfs_cache::InodeId;
 

@@ -1,10 +1,10 @@
 //! The walk with references: it may ask drivers, it follows symbolic links, and its errors are final.
 //!
-//! It holds its current directory and nothing else; it holds no lock between steps. A symbolic link's target
-//! replaces the link, and the walked part before it, in the text of the path. The walk goes on with the new text,
-//! from the root if that is absolute. So there is one text and one position, however deep links are nested, and
-//! [`MAX_SYMLINKS`](crate::types::MAX_SYMLINKS) limits their number. Costs two changes of a reference count per component, and the driver's
-//! calls.
+//! It holds its current directory and nothing else; it holds no lock between steps. A symbolic link's target replaces
+//! the link, and the walked part before it, in the text of the path. The walk goes on with the new text, from the
+//! root if that is absolute. So there is one text and one position, however deep links are nested, and
+//! [`MAX_SYMLINKS`](crate::types::MAX_SYMLINKS) limits their number. Each component costs two changes of a reference
+//! count, and the driver's calls if it is not cached.
 
 use std::borrow::Cow;
 

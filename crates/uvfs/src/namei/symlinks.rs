@@ -5,12 +5,13 @@
 //! Linux, a link is first counted, then judged, then read.
 //!
 //! The lock-free walk copies the target of a link to its stack, in the same look as the attributes, and walks it from
-//! the link's directory or from the root. Then it goes on behind the link. So it calls itself as deep as links are
-//! nested. It follows only a link whose target the cache has, and whose access time a read would not move. At any
-//! other link it stops, and the walk with references follows it.
+//! the link's directory or from the root. Then it goes on behind the link. So the depth of its recursion is the
+//! nesting depth of the links. It follows only a link whose target the cache has, and whose access time a read would
+//! not move. At any other link it stops, and the walk with references follows it.
 //!
-//! A place in a target means nothing in the path. So a walk that stops there hands over the place before the link,
-//! and the links that it had followed up to there. Everything here is cold: a path without links pays one branch.
+//! An offset in a target is no offset in the path. So a walk that stops in a target hands over the offset before the
+//! link, and the number of links that it had followed by then. Everything here is cold: a path without links pays one
+//! branch.
 
 use uvfs_cache::machinery::{Perm, Pos, TARGET_MAX};
 

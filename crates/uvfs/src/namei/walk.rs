@@ -1,15 +1,15 @@
 //! The lock-free walk: the cost of `stat` of a cached path.
 //!
 //! It stores nothing shared and takes no lock. Each directory is a [`Pos`]: an inode and the walk sequence that the
-//! walk saw. Every step checks that sequence after it has found the child. So the permission that was read for the
-//! directory, its name and the child belong to one moment. Each step without a child checks it too: `.` and `..`,
-//! also out of a mount. Absence is final if the cache is certain of it.
+//! walk saw. Every step checks that sequence after it has found the child. So the directory's permission, the
+//! directory's name, and the child were valid together at one moment. Steps without a child check it too: `.`, and
+//! `..`, even if it leaves a mount. ENOENT is final if the cache is certain that the name does not exist.
 //!
 //! The walk stops with a reason ([`Bail`]) at anything that it cannot decide: a name that is not cached, a symbolic
-//! link without a cached target ([`super::symlinks`] follows the others), a permission denied by expired attributes, a
-//! concurrent change. If the position is still good, the walk with
-//! references takes it over and goes on from there. The walk never blocks and calls no driver. It allocates nothing but
-//! the positions of a long path that the prefix cache does not have.
+//! link without a cached target ([`super::symlinks`] follows the others), a permission denied by expired attributes,
+//! a concurrent change. If the position still stands, the walk with references takes it over and goes on from there.
+//! The walk never blocks and calls no driver. It allocates nothing but the positions of a long path that the prefix
+//! cache does not have.
 
 use std::borrow::Cow;
 
