@@ -1,9 +1,10 @@
 //! `lockref`: all threads take and drop references, while one of them takes the lock at intervals.
 //!
-//! The subject is the degradation of the kernel's lockref under preemption (Guzik, "vfs: move d_lockref out of the area
-//! used by RCU lookup", June 2024: "everyone is stuck locking"). So it needs more threads than processors
-//! (`--threads 8`), and no batch is dropped. `uvfs` is the caches' own
-//! lockref; `stock` and `patched` model the kernel's, with a ticket lock ([`arms::lockref`](crate::arms::lockref)).
+//! The subject is a lockref whose users are preempted in its fair queue. So it needs more threads than processors
+//! (`--threads 8`), and no batch is dropped. The fall in the mail of Guzik ("vfs: move d_lockref out of the area used by
+//! RCU lookup", June 2024) is another one: twenty running threads stay with the lock after it was taken once. Two
+//! processors do not show it. `uvfs` is the caches' own lockref; `stock` and `patched` model the kernel's, with a ticket
+//! lock ([`arms::lockref`](crate::arms::lockref)).
 //!
 //! The thread that takes the lock is a thread like the others and may be preempted while it holds the lock. A thread
 //! that waits in the queue may be preempted too. Either happens about once in a hundred holds. So an arm that can
