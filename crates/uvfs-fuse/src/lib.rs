@@ -23,7 +23,7 @@
 //! - `wire` decodes requests and encodes answers. It knows no device.
 //! - `limit` keeps the memory limit, from one thread.
 //! - `frontend` calls the VFS.
-//! - `notify` tells the kernel of changes that it did not make.
+//! - `notify` tells the kernel of changes that the kernel did not make.
 //! - `threads` has the reading threads, and the pool for requests that wait for a driver.
 //!
 //! Needs root, or fusermount3 from Debian's package `fuse3`.

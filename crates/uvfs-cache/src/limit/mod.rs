@@ -11,7 +11,7 @@
 //! | `pressure` | threads that wait for memory |
 //! | `held_by_kernel` | names that only a kernel holds |
 //! | `reclaim` | asking a kernel to forget them |
-//! | `balancer` | the thread that does so, and evicts |
+//! | `balancer` | the thread that asks the kernel, and evicts |
 //! | `devices`, `external_bytes` | memory outside the cache that counts too |
 
 pub(crate) mod balancer;
