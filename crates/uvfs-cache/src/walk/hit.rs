@@ -4,7 +4,7 @@
 //! always wants: the next directory ([`Cache::down`]) and the attributes at the end ([`Cache::look`]).
 //! `step` handles everything unusual: a negative entry, one that may expire, one that is being changed, one
 //! with stale attributes, and a name in a later slot or line. That call takes and returns plain words and
-//! is marked cold. So a hit need not keep in memory, or save, the values that it compares.
+//! is marked cold. So a hit need not keep in memory, or save, any compared value for that call.
 //!
 //! Stores nothing, waits for nobody.
 
