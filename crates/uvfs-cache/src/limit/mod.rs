@@ -4,7 +4,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `budget` | the limit, and whether uses are noted |
+//! | `budget` | the limit, and whether a hit marks its entry as used |
 //! | `make_room` | committed bytes; memory within the limit |
 //! | `eviction` | which names go |
 //! | `watermarks` | eviction ahead of need |
