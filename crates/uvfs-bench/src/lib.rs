@@ -8,6 +8,7 @@
 //! | [`workloads`] | what is measured; how to add more |
 //! | [`report`] | rows, ratios, scaling; JSON, tables, plots |
 //! | [`figures`] | figures of the library alone, without arms |
+//! | [`scale`] | a model of throughput with more processors |
 //! | [`images`] | an ext4 image beside another server, and from several threads |
 //! | [`cli`] | the command line |
 //!
@@ -23,4 +24,5 @@ pub mod harness;
 pub mod images;
 pub mod names;
 pub mod report;
+pub mod scale;
 pub mod workloads;

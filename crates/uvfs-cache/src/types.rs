@@ -76,6 +76,8 @@ pub enum CacheError {
     Stale,
     /// A name is empty, or longer than 255 bytes (ENAMETOOLONG).
     Name,
+    /// A superblock's root is no directory (ENOTDIR).
+    NotDirectory,
 }
 
 impl fmt::Display for CacheError {
@@ -85,6 +87,7 @@ impl fmt::Display for CacheError {
             Self::Dying => "the directory is being removed",
             Self::Stale => "the inode is gone",
             Self::Name => "a name is empty or too long",
+            Self::NotDirectory => "a superblock's root is no directory",
         })
     }
 }
@@ -98,6 +101,7 @@ impl From<CacheError> for Errno {
             CacheError::Dying => Self::NOENT,
             CacheError::Stale => Self::STALE,
             CacheError::Name => Self::NAMETOOLONG,
+            CacheError::NotDirectory => Self::NOTDIR,
         }
     }
 }

@@ -346,7 +346,8 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- Start the thread for the client of `superblock`. It sleeps until memory runs short of the limit.
+ Start the thread for the client of `superblock`. It sleeps until memory runs short of the limit. -EINVAL if the
+ superblock is not of this cache.
  */
 int uvfs_balance_start(const struct uvfs_cache *cache,
                        const struct uvfs_superblock *superblock,

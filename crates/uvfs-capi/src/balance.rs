@@ -78,7 +78,8 @@ impl NodeHolder for Holder {
     }
 }
 
-/// Start the thread for the client of `superblock`. It sleeps until memory runs short of the limit.
+/// Start the thread for the client of `superblock`. It sleeps until memory runs short of the limit. -EINVAL if the
+/// superblock is not of this cache.
 #[unsafe(no_mangle)]
 pub extern "C" fn uvfs_balance_start(
     cache: Option<&uvfs_cache>,
@@ -88,6 +89,9 @@ pub extern "C" fn uvfs_balance_start(
 ) -> c_int {
     call(|| {
         let (cache, sb, calls, out) = (given(cache)?, given(superblock)?, given(holder)?, given(balancer)?);
+        if sb.sb.cache() != &cache.nodes {
+            return Err(Errno::INVAL);
+        }
         let (_running, ended) = channel();
         let holder = Holder { calls: *calls, root: sb.root, _running };
         let balancer = cache.nodes.balance(holder).map_err(|_| Errno::AGAIN)?;

@@ -27,6 +27,7 @@ pub fn command(workloads: &[Box<dyn Workload>]) -> Command {
         .disable_help_subcommand(true)
         .subcommands(workloads.iter().map(|w| workload(&**w)))
         .subcommand(crate::figures::command())
+        .subcommand(crate::scale::command())
         .subcommands(crate::images::commands())
         .subcommand(plot())
 }

@@ -1,5 +1,5 @@
-//! The command line: `uvfs-bench WORKLOAD [options]`, `uvfs-bench figures WHICH`, `uvfs-bench ext4-peers`,
-//! `uvfs-bench ext4-threads`, `uvfs-bench plot FILE… --out X.svg`, `uvfs-bench --list`.
+//! The command line: `uvfs-bench WORKLOAD [options]`, `uvfs-bench figures WHICH`, `uvfs-bench scale [FILE…]`,
+//! `uvfs-bench ext4-peers`, `uvfs-bench ext4-threads`, `uvfs-bench plot FILE… --out X.svg`, `uvfs-bench --list`.
 //!
 //! Workloads are subcommands built from the registry, each with the common options and its own. A usage error is
 //! one sentence that names the valid values, with exit status 2. A failed run exits with status 1.
@@ -9,19 +9,18 @@ mod options;
 mod run;
 
 use std::ffi::OsString;
-use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Command};
 
 use crate::harness::processes;
-use crate::report::{self, BenchReport};
+use crate::report;
 use crate::workloads::{self, Workload};
-use crate::{figures, images};
+use crate::{figures, images, scale};
 
 /// Runs the program.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -88,6 +87,7 @@ fn dispatch(matches: &ArgMatches, workloads: &[Box<dyn Workload>]) -> Result<()>
     match matches.subcommand() {
         Some(("plot", matches)) => plot(matches),
         Some(("figures", matches)) => figures::run(matches),
+        Some(("scale", matches)) => scale::run(matches),
         Some(("ext4-peers", matches)) => images::peers(matches),
         Some(("ext4-threads", matches)) => images::threads(matches),
         Some((name, matches)) => {
@@ -116,20 +116,6 @@ fn say(text: &str) -> Result<()> {
 fn plot(matches: &ArgMatches) -> Result<()> {
     let files = matches.get_many::<PathBuf>("file").context("a file is needed")?;
     let out = matches.get_one::<PathBuf>("out").context("--out is needed")?;
-    let reports = files
-        .map(|file| {
-            let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-            let report: BenchReport = serde_json::from_str(&text)
-                .with_context(|| format!("{} is no report; write one with --format json", file.display()))?;
-            ensure!(
-                report.version == report::VERSION,
-                "{} has version {}, this program reads version {}",
-                file.display(),
-                report.version,
-                report::VERSION
-            );
-            Ok(report)
-        })
-        .collect::<Result<Vec<_>>>()?;
+    let reports = files.map(report::read).collect::<Result<Vec<_>>>()?;
     report::plot::plot(&reports, out)
 }

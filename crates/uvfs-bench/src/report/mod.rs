@@ -8,6 +8,10 @@ pub mod per_second;
 pub mod plot;
 pub mod write;
 
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -37,6 +41,23 @@ pub struct BenchReport {
     pub ratios: Vec<Ratio>,
     /// Pairs of rows that differ only in the number of workers.
     pub scaling: Vec<Scaling>,
+}
+
+/// Reads a report.
+///
+/// # Errors
+/// A sentence for the user: it cannot be read, is no report, or has another version.
+pub fn read(file: &PathBuf) -> Result<BenchReport> {
+    let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let report: BenchReport = serde_json::from_str(&text)
+        .with_context(|| format!("{} is no report; write one with --format json", file.display()))?;
+    ensure!(
+        report.version == VERSION,
+        "{} has version {}, this program reads version {VERSION}",
+        file.display(),
+        report.version
+    );
+    Ok(report)
 }
 
 /// An arm's figures.

@@ -132,21 +132,24 @@ impl NodeKeys {
         self.0.shard(key).lock().get(key).map(Numbered::number)
     }
 
-    /// This key is another inode from now on: a new number. The old one stays with those that have it, and no
-    /// lookup by the key leads there. Names that lead to the old inode are another matter:
-    /// [`OwnedNode::replaced`](super::OwnedNode::replaced).
-    ///
-    /// # Errors
-    /// [`KeyTooLong`].
-    pub fn replace(&self, key: &[u8]) -> Result<NodeKey, KeyTooLong> {
-        if key.len() > KEY_MAX {
-            return Err(KeyTooLong);
-        }
-        let entry = self.0.make(key);
-        if let Some(old) = self.0.shard(key).lock().replace(entry.clone()) {
-            self.0.gone(&old);
-        }
-        Ok(NodeKey { index: self.0.clone(), entry: Some(entry) })
+    /// The key of `old` is another inode from now on, and has a new number. If the key has already got another number
+    /// since, this is that one: of two threads that see the same change, both get one number. The old number stays
+    /// with those that have it, and no lookup by the key leads there. Names that lead to the old inode are another
+    /// matter: [`OwnedNode::replaced`](super::OwnedNode::replaced).
+    pub fn replace(&self, old: &NodeKey) -> NodeKey {
+        let key = old.key();
+        let mut shard = self.0.shard(key).lock();
+        let entry = match shard.get(key) {
+            Some(now) if !old.is(now) => now.clone(),
+            _ => {
+                let entry = self.0.make(key);
+                if let Some(listed) = shard.replace(entry.clone()) {
+                    self.0.gone(&listed);
+                }
+                entry
+            }
+        };
+        NodeKey { index: self.0.clone(), entry: Some(entry) }
     }
 }
 
@@ -172,6 +175,11 @@ impl NodeKey {
     /// The key.
     pub fn key(&self) -> &[u8] {
         self.entry.as_ref().map_or(&[], Numbered::key)
+    }
+
+    /// Whether this is what the index lists.
+    fn is(&self, listed: &Numbered) -> bool {
+        self.entry.as_ref().is_some_and(|entry| Arc::ptr_eq(&entry.0, &listed.0))
     }
 }
 

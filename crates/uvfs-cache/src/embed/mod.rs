@@ -43,6 +43,7 @@ use crate::cache::Cache;
 use crate::coherence::changed_numbers::Asked;
 use crate::coherence::listeners::Listener;
 use crate::inodes::attr::Attr;
+use crate::inodes::attr::mode::S_IFDIR;
 use crate::limit::balancer::Balancer;
 use crate::limit::external_bytes::ExternalBytes;
 use crate::limit::pressure::Overdraft;
@@ -110,6 +111,15 @@ impl<T: Send + Sync + 'static> Clone for NodeCache<T> {
     }
 }
 
+/// The same cache.
+impl<T: Send + Sync + 'static> PartialEq for NodeCache<T> {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl<T: Send + Sync + 'static> Eq for NodeCache<T> {}
+
 impl<T: Send + Sync + 'static> fmt::Debug for NodeCache<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("NodeCache").field(&self.0.cache).finish()
@@ -134,13 +144,16 @@ impl<T: Send + Sync + 'static> NodeCache<T> {
     /// until then. The root is found by its number too.
     ///
     /// # Errors
-    /// `NoMemory`: also after 65,536 superblocks that were not removed.
+    /// `NoMemory`: also after 65,536 superblocks that were not removed. `NotDirectory`: the root.
     pub fn add_superblock(
         &self,
         watched: bool,
         root: NodeAnswer<T>,
     ) -> Result<NodeSuperblock<T>, CacheError> {
         let shared = &self.0;
+        if root.attr.fmt() != S_IFDIR {
+            return Err(CacheError::NotDirectory);
+        }
         let sb = match self.reuse(watched) {
             Some(sb) => sb,
             None => {

@@ -265,6 +265,19 @@ fn the_root_is_found_by_number_and_gets_no_name() {
 }
 
 #[test]
+fn a_root_that_is_no_directory_is_refused() {
+    let cache = NodeCache::new(Config { max_inodes: 1 << 12, ..Config::default() }).unwrap();
+    let bytes = cache.counters().bytes;
+    for root in [S_IFREG, S_IFLNK, 0] {
+        let refused = cache.add_superblock(false, answer(attr(1, root), ()));
+        assert_eq!(refused.unwrap_err(), CacheError::NotDirectory);
+    }
+    assert_eq!(cache.counters().bytes, bytes);
+    let root = cache.add_superblock(false, answer(attr(1, S_IFDIR), ())).unwrap().root();
+    assert_eq!(root.attr().fmt(), S_IFDIR);
+}
+
+#[test]
 fn a_key_has_a_number_while_its_inode_is_cached() {
     struct Keyed {
         key: uvfs_cache::NodeKey,
@@ -293,12 +306,14 @@ fn a_key_has_a_number_while_its_inode_is_cached() {
     assert!(cache.counters().bytes > bytes + 64, "keys count in the limit");
     // The object under this key is another one now.
     file.replaced();
-    let other = keys.replace(&handle).unwrap();
+    let other = keys.replace(&file.data().key);
+    let same = keys.replace(&file.data().key);
+    assert_eq!(same.number(), other.number(), "the same change, seen twice, is one change");
     assert!(sb.by_key(&keys, &handle).is_none() && other.number() != file.attr().ino);
     let new = look(b"a", &handle);
     assert!(new != file && sb.by_key(&keys, &handle).unwrap() == new);
     assert!(new.attr().ino == other.number() && file.data().key.key() == handle);
-    drop((file, other));
+    drop((file, other, same));
     assert!(sb.by_key(&keys, &handle).unwrap() == new, "the old key leaves the new one alone");
     dir.invalidate(b"a");
     dir.invalidate(b"b");

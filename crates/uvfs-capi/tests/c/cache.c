@@ -456,7 +456,12 @@ static void limit(void)
 	struct uvfs_holder holder = { .context = &client, .prune = prune };
 	struct uvfs_balancer *balancer;
 	struct uvfs_counters counters;
+	struct uvfs_cache *other;
+	struct uvfs_superblock *other_sb = superblock(&other, 8 << 20);
 
+	IS(uvfs_balance_start(cache, other_sb, &holder, &balancer), -EINVAL);
+	uvfs_superblock_remove(other_sb);
+	uvfs_cache_free(other);
 	IS(uvfs_balance_start(cache, sb, &holder, &balancer), 0);
 	for (int i = 0; i < 100000; i++) {
 		char name[16];

@@ -64,14 +64,23 @@ fn signals_that_ask_for_the_end_unmount() {
     }
 }
 
+/// The bytes of a process's address space.
+fn address_space(pid: Pid) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).expect("status");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).expect("VmSize");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+}
+
 /// Fails if the mount stays after the server: the unmount needs no thread, but what bounds its time does.
 fn a_server_that_gets_no_thread_unmounts() {
     let dir = Dir::new();
     let mut server = Server::start(&["tmpfs", dir.text()]);
     fs::write(dir.path().join("file"), "kept").expect("write");
-    let pid = Some(Pid::from_child(&server.0));
-    // A thread's stack is address space.
-    prlimit(pid, Resource::As, Rlimit { current: Some(4096), maximum: None }).expect("prlimit(2)");
+    let pid = Pid::from_child(&server.0);
+    // A thread's stack is address space. Half of one is left, so that the heap may grow: without memory for its last
+    // log line the server would abort, and the mount with it.
+    let left = address_space(pid) + (1 << 20);
+    prlimit(Some(pid), Resource::As, Rlimit { current: Some(left), maximum: None }).expect("prlimit(2)");
     server.signal(Signal::TERM);
     let status = server.ended();
     let mut said = String::new();

@@ -151,10 +151,24 @@ fn a_link_that_walks_have_followed_leads_to_its_node_after_a_move() {
         let ino = found("/devices/card-of-a-long-name/address");
         assert!(ino.is_ok());
         assert_eq!(paths.map(found), [ino, ino]);
-        for name in ["second-name", "third-name"] {
-            card.rename(&devices, name, None).unwrap();
-            assert_eq!(paths.map(found), [ino, Err(Errno::NOENT)]);
-            assert_eq!(user.readlink(b"/class/card").unwrap(), format!("../devices/{name}").into_bytes());
+        // Links that are made after the first move are never forgotten, so their texts must never be kept.
+        let mut later = Vec::<String>::new();
+        let mut first = None;
+        let names = ["card-of-a-long-name", "second-name", "third-name"];
+        for (old, new) in names.into_iter().zip(&names[1..]) {
+            card.rename(&devices, new, None).unwrap();
+            // A kept text would lead to this one. Without it the walk would end in a miss, and then ask for the text.
+            let other = devices.add_dir(old, DIR).unwrap();
+            other.add_attr("address", FILE, says("2")).unwrap();
+            let other = found(&format!("/devices/{old}/address"));
+            assert!(other.is_ok() && other != ino);
+            let first = *first.get_or_insert(other);
+            assert_eq!(paths.map(found), [ino, first]);
+            assert_eq!(user.readlink(b"/class/card").unwrap(), format!("../devices/{new}").into_bytes());
+            later.iter().for_each(|path| assert_eq!(found(path), ino, "{path} after {new}"));
+            class.add_symlink(format!("after-{new}"), DIR, &card).unwrap();
+            later.push(format!("/class/././././after-{new}/address"));
+            assert_eq!(found(&later[later.len() - 1]), ino);
         }
     });
 }
