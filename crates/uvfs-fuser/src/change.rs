@@ -74,8 +74,8 @@ struct Removed<T: Send + Sync + 'static> {
 }
 
 impl<T: Send + Sync + 'static> Removed<T> {
-    fn begin(lock: &mut NameLock<T>) -> Self {
-        let node = node_of(lock);
+    fn begin(nodes: &Nodes<T>, lock: &mut NameLock<T>) -> Self {
+        let node = nodes.subject(lock);
         let stale = node.as_ref().is_some_and(|node| lock.begin_removal(node).is_err());
         Self { node, stale }
     }
@@ -105,6 +105,12 @@ impl<T: Send + Sync + 'static> Removed<T> {
 }
 
 impl<T: Send + Sync + 'static> Nodes<T> {
+    /// The node that a change of a name is about. If an entry has expired, only a back end without numbers leaves no
+    /// doubt.
+    fn subject(&self, lock: &mut NameLock<T>) -> Option<OwnedNode<T>> {
+        if self.is_by_name() { lock.previous() } else { node_of(lock) }
+    }
+
     fn reserve(&self, lock: &mut NameLock<T>, room: Room) -> Result<(), Errno> {
         self.with_patience(|| lock.reserve(room).map_err(errno))
     }
@@ -128,7 +134,7 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         self.reserve(&mut lock, room)?;
         match pending.ask(|| make(&dir)) {
             Ok(made) => {
-                let node = lock.create(self.answer(made)).map_err(errno)?;
+                let node = lock.create(self.answer(|| None, made)).map_err(errno)?;
                 self.attr_changed(&dir);
                 Ok(NodeEntry::new(self, node))
             }
@@ -155,7 +161,7 @@ impl<T: Send + Sync + 'static> Nodes<T> {
             Ok(opened) => opened,
             Err(error) => return Err(note_exists(lock, error)),
         };
-        let answer = self.answer((attr, data));
+        let answer = self.answer(|| lock.previous(), (attr, data));
         let known = self
             .superblock()
             .by_number(answer.attr.ino)
@@ -187,7 +193,8 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         let revision = node.revision();
         match pending.ask(|| link(&node, &dir)) {
             Ok(attr) => {
-                lock.link(&node, self.options().name_ttl).map_err(errno)?;
+                let attr = self.answer_of(&node, attr).inspect_err(|_| dir.invalidate(lock.name()))?;
+                lock.link(&node, self.name_ttl()).map_err(errno)?;
                 self.store_attr(&node, revision, &attr);
                 self.attr_changed(&dir);
                 Ok(NodeEntry::new(self, node))
@@ -209,7 +216,7 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         let dir = self.node(parent)?;
         let mut pending = self.pending(&dir);
         let mut lock = dir.blocking_lock_name(name.as_bytes());
-        let removed = Removed::begin(&mut lock);
+        let removed = Removed::begin(self, &mut lock);
         if let Err(error) = pending.ask(|| remove(&dir)) {
             removed.note_refused(&mut lock, error);
             return Err(error);
@@ -240,14 +247,14 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         let (mut from_pending, mut to_pending) = (self.pending(&from_dir), self.pending(&to_dir));
         let places = ((&from_dir, from.1.as_bytes()), (&to_dir, to.1.as_bytes()));
         let (mut from_lock, mut to_lock) = self.superblock().cache().blocking_lock_names(places.0, places.1);
-        let moved = node_of(&mut from_lock);
+        let moved = self.subject(&mut from_lock);
         if moved.as_ref().is_some_and(|node| node.attr().is_dir() && to_dir.is_below(node)) {
             return Err(Errno::EINVAL);
         }
         let plain = (flags - RenameFlags::RENAME_NOREPLACE).is_empty();
         self.reserve(&mut to_lock, Room::Name)?;
         let replaced =
-            if plain { Removed::begin(&mut to_lock) } else { Removed { node: None, stale: false } };
+            if plain { Removed::begin(self, &mut to_lock) } else { Removed { node: None, stale: false } };
         if let Err(error) = from_pending.ask(|| to_pending.ask(|| rename(&from_dir, &to_dir))) {
             note_refused(&mut from_lock, Part::Source, error);
             replaced.note_refused(&mut to_lock, error);
@@ -336,6 +343,40 @@ mod tests {
         assert_eq!(rename("file", "dir", Errno::EISDIR), [true, true]);
         assert_eq!(rename("dir", "file", Errno::ENOTDIR), [true, true]);
         assert_eq!(rename("dir", "file", Errno::EISDIR), [false, false]);
+    }
+
+    #[test]
+    fn without_numbers_a_made_file_is_new_and_one_that_is_opened_again_is_not() {
+        let nodes = Nodes::new(NodesOptions::default(), |_| found(0, "/")).unwrap();
+        let name = OsStr::new("x");
+        let open = |_: &OwnedNode<()>| found(0, "/dev/null").map(|(attr, data)| (attr, data, ()));
+        let node = nodes.create(ROOT, name, open).unwrap().0.node().clone();
+        assert!(*nodes.create(ROOT, name, open).unwrap().0.node() == node);
+        nodes.remove(ROOT, name, |_| Ok(())).unwrap();
+        let new = nodes.create(ROOT, name, open).unwrap().0.node().clone();
+        assert!(new != node);
+        let number = nodes.number_of(&new);
+        let attr = |path: &str| Ok(found(0, path)?.0);
+        let other = nodes.link(number, ROOT, OsStr::new("y"), |_, _| attr("/dev/null")).unwrap();
+        assert!(*other.node() == new);
+        // The linked file is another one by now: the table asks about the name.
+        let error = nodes.link(number, ROOT, OsStr::new("z"), |_, _| attr("/")).unwrap_err();
+        assert_eq!(error.code(), Errno::ESTALE.code());
+        assert!(!is_known(&nodes, ROOT, "z"));
+    }
+
+    #[test]
+    fn without_numbers_an_expired_name_is_moved_and_keeps_its_children() {
+        let options = NodesOptions { name_ttl: Ttl::ZERO, ..NodesOptions::default() };
+        let nodes = Nodes::new(options, |_| found(0, "/")).unwrap();
+        let (from, to) = (OsStr::new("from"), OsStr::new("to"));
+        let dir = nodes.make(ROOT, from, FileType::Directory, |_| found(0, "/")).unwrap();
+        let number = nodes.number_of(dir.node());
+        let file =
+            nodes.make(number, OsStr::new("x"), FileType::CharDevice, |_| found(0, "/dev/null")).unwrap();
+        nodes.rename((ROOT, from), (ROOT, to), RenameFlags::empty(), |_, _| Ok(())).unwrap();
+        assert_eq!(nodes.path(file.node()).unwrap().to_str(), Some("to/x"));
+        assert!(know(&nodes, "to", 0, "/") == *dir.node());
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use fuser::{Errno, FileAttr, FileType, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 use parking_lot::Mutex;
-use uvfs_cache::{NodeListing, OwnedNode};
+use uvfs_cache::{CacheError, NodeAnswer, NodeListing, OwnedNode};
 
 use crate::entry::NodeEntry;
 use crate::limit::PendingRequest;
@@ -129,8 +129,13 @@ impl<T: Send + Sync + 'static> Position<T> {
             }
             // After the end there is no listing.
             let listing = self.listing.as_ref().ok_or(Errno::EIO)?;
-            let answer = nodes.answer((attr, data));
-            let node = listing.blocking_found(name.as_bytes(), answer).map_err(errno)?;
+            let answer = nodes.answer(|| None, (attr, data));
+            let node = if nodes.is_by_name() {
+                nodes.list_by_name(listing, name.as_bytes(), answer)
+            } else {
+                listing.blocking_found(name.as_bytes(), answer)
+            };
+            let node = node.map_err(errno)?;
             let at = self.before as usize + self.kept.len();
             self.kept.push_back(Listed { name, node });
             match self.names.get_mut(at) {
@@ -161,6 +166,25 @@ impl<T: Send + Sync + 'static> Position<T> {
 }
 
 impl<T: Send + Sync + 'static> Nodes<T> {
+    /// A listed entry of a back end without numbers. If it is late, the name leads to the node all the same, for paths.
+    fn list_by_name(
+        &self,
+        listing: &NodeListing<T>,
+        name: &[u8],
+        answer: NodeAnswer<T>,
+    ) -> Result<OwnedNode<T>, CacheError> {
+        let node = listing.blocking_found_by_name(name, answer)?;
+        if node.name().is_some() {
+            return Ok(node);
+        }
+        let mut lock = listing.dir().blocking_lock_name(name);
+        match lock.previous() {
+            // Another caller has asked meanwhile.
+            Some(known) => Ok(known),
+            None => self.link_untrusted(lock, &node).map(|()| node),
+        }
+    }
+
     /// Open a directory for listing. `open` begins a reading of the back end. It is called for the first request, and
     /// again when a caller rewinds.
     ///
@@ -369,5 +393,36 @@ mod tests {
         names.there.lock().retain(|n| ![0, 3, 4].contains(n));
         assert_eq!(reply(&reader, second, 1).unwrap().0, [2]);
         assert_eq!(rest(&reader, seventh), [7, 8, 9]);
+    }
+
+    #[test]
+    fn without_numbers_a_listed_name_keeps_its_node_and_a_late_one_has_a_path() {
+        let found = || Ok((host_attr(0, &std::fs::symlink_metadata("/")?), ()));
+        let nodes = Nodes::new(NodesOptions::default(), |_| found()).unwrap();
+        let of = nodes.clone();
+        let reader = nodes.open_dir(INodeNo::ROOT, move |_| {
+            let of = of.clone();
+            Ok(Box::new((0..3).map(move |n: u64| {
+                // The answers from here on are late.
+                if n == 1 {
+                    of.make(INodeNo::ROOT, OsStr::new("new"), FileType::Directory, |_| found()).unwrap();
+                    of.remove(INodeNo::ROOT, OsStr::new("new"), |_| Ok(())).unwrap();
+                }
+                let (attr, data) = found()?;
+                Ok((n.to_string().into(), attr, data))
+            })))
+        });
+        let (reader, mut listings) = (reader.unwrap(), [Vec::new(), Vec::new()]);
+        for listed in &mut listings {
+            let mut pending = reader.nodes.pending(&reader.dir);
+            let add: Add<'_, ()> = &mut |node, next, _| {
+                listed.extend((next > 2).then(|| node.clone()));
+                false
+            };
+            reader.fill_once(&mut pending, 0, add).unwrap();
+        }
+        let paths = listings[0].iter().map(|node| nodes.path(node).unwrap().into_os_string());
+        assert_eq!(paths.collect::<Vec<_>>(), ["0", "1", "2"]);
+        assert_eq!(listings[0], listings[1]);
     }
 }

@@ -8,12 +8,12 @@ use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use fuser::{Errno, FileAttr, Generation, INodeNo, ReplyEntry};
-use uvfs_cache::{NameLock, NodeKnown, NodeLookup, OwnedNode, Ticket, Ttl};
+use uvfs_cache::{CacheError, NameLock, NodeKnown, NodeLookup, OwnedNode, Room, Ticket, Ttl};
 
 use crate::attr::absent;
 use crate::entry::NodeEntry;
 use crate::limit::PendingRequest;
-use crate::nodes::{Nodes, errno};
+use crate::nodes::{Nodes, PASSED, errno};
 
 /// The table's knowledge of a name.
 #[derive(Debug)]
@@ -70,8 +70,10 @@ impl<T: Send + Sync + 'static> NameQuestion<T> {
         self.pending.set_asking(false);
         let nodes = self.nodes;
         match (answer, self.right) {
-            (Ok(found), Right::Miss(ticket)) => ticket.found(nodes.answer(found)),
-            (Ok(found), Right::Expired(mut lock)) => lock.found(nodes.answer(found)),
+            (Ok(found), Right::Miss(ticket)) if nodes.is_by_name() => nodes.keep(ticket.into_lock(), found),
+            (Ok(found), Right::Expired(lock)) if nodes.is_by_name() => nodes.keep(lock, found),
+            (Ok(found), Right::Miss(ticket)) => ticket.found(nodes.answer(|| None, found)),
+            (Ok(found), Right::Expired(mut lock)) => lock.found(nodes.answer(|| None, found)),
             (Err(error), Right::Miss(ticket)) => {
                 if error.code() == Errno::ENOENT.code() {
                     ticket.absent(nodes.options().absent_ttl);
@@ -184,6 +186,29 @@ impl<T: Send + Sync + 'static> Nodes<T> {
             (NodeLookup::Miss(ticket), _) => {
                 Some(LookedUp::Ask(NameQuestion::new(self, dir, Right::Miss(ticket))))
             }
+        }
+    }
+
+    /// Take an answer of a back end without numbers. If it is late, the name leads to the node all the same, for paths: it
+    /// was locked, so nobody has changed it.
+    fn keep(&self, mut lock: NameLock<T>, found: (FileAttr, T)) -> Result<OwnedNode<T>, CacheError> {
+        let answer = self.answer(|| lock.previous(), found);
+        let node = lock.found(answer)?;
+        if node.name().is_none() {
+            self.link_untrusted(lock, &node)?;
+        }
+        Ok(node)
+    }
+
+    /// A name that leads to a node for its path only: the next lookup asks. In a removed directory, none does.
+    pub(crate) fn link_untrusted(
+        &self,
+        mut lock: NameLock<T>,
+        node: &OwnedNode<T>,
+    ) -> Result<(), CacheError> {
+        match lock.reserve(Room::Name).and_then(|()| lock.link(node, PASSED)) {
+            Err(CacheError::Dying) => Ok(()),
+            done => done,
         }
     }
 

@@ -1,7 +1,9 @@
 //! The table: node numbers, attributes, paths, and what belongs to the table.
 //!
 //! A node's number is its id in the cache, which no other inode ever gets; the root's is 1. fuser shows it as `st_ino`
-//! too. The back end's number (`FileAttr::ino` of an answer) only says which inode an answer is about.
+//! too. The back end's number (`FileAttr::ino` of an answer) only says which inode an answer is about. A back end without
+//! numbers says 0 for the root. Then the name decides: an answer is about the inode that the name led to so far, if the
+//! type is the same, and about a new one otherwise.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -15,11 +17,15 @@ use std::time::Duration;
 use fuser::{Errno, FileAttr, INodeNo, Notifier, ReplyAttr};
 use parking_lot::Mutex;
 use uvfs_cache::{
-    Balancer, Config, Counters, InodeId, NodeAnswer, NodeCache, NodeKeys, NodeSuperblock, OwnedNode, Ttl,
+    Attr, Balancer, Config, Counters, InodeId, NodeAnswer, NodeCache, NodeKeys, NodeSuperblock, OwnedNode,
+    Ttl,
 };
 
 use crate::attr::{now, to_cache, to_fuser};
 use crate::limit::{Kernel, PendingDirs, PendingRequest};
+
+/// A TTL that has passed at once, of a name that stays in the table, for paths.
+pub(crate) const PASSED: Ttl = Ttl::For(Duration::from_nanos(1));
 
 /// Properties of a table.
 ///
@@ -31,7 +37,8 @@ pub struct NodesOptions {
     pub limit: u64,
     /// Nodes that address space is reserved for.
     pub max_nodes: u32,
-    /// How long the table trusts that a name leads to its inode.
+    /// How long the table trusts that a name leads to its inode. With zero it asks each time, and keeps the name for
+    /// paths.
     pub name_ttl: Ttl,
     /// How long the table trusts that there is no such name. With zero, the kernel does not trust it either.
     pub absent_ttl: Ttl,
@@ -70,6 +77,8 @@ struct Table<T: Send + Sync + 'static> {
     balancer: Mutex<Option<Balancer>>,
     /// Lookups that the kernel has and has not forgotten.
     lookups: AtomicU64,
+    /// The next number, if the back end has none.
+    next: Option<AtomicU64>,
 }
 
 /// The node table of a fuser server. `T` is the server's own data of each node; it is dropped once, when the node
@@ -97,8 +106,9 @@ pub(crate) fn errno(error: impl Into<uvfs_cache::Errno>) -> Errno {
 }
 
 impl<T: Send + Sync + 'static> Nodes<T> {
-    /// A table with its root. `root` gets the index of keys, for a back end without numbers of its own
-    /// ([`Nodes::keys`]).
+    /// A table with its root. `root` gets the index of keys, for a back end whose files have other identities than numbers
+    /// ([`Nodes::keys`]). If it answers with number 0, the back end has none, and the numbers of all answers are
+    /// ignored: a name leads to the same node while its type stays.
     ///
     /// # Errors
     /// Those of `root`; ENOMEM.
@@ -110,7 +120,11 @@ impl<T: Send + Sync + 'static> Nodes<T> {
             Config { max_inodes: options.max_nodes, memory_limit: options.limit, ..Config::default() };
         let cache = NodeCache::new(config).map_err(errno)?;
         let keys = cache.keys(1);
-        let (attr, data) = root(&keys)?;
+        let (mut attr, data) = root(&keys)?;
+        let next = (attr.ino == INodeNo(0)).then(|| AtomicU64::new(2));
+        if next.is_some() {
+            attr.ino = INodeNo::ROOT;
+        }
         let answer = NodeAnswer {
             attr: to_cache(&attr),
             name_ttl: options.name_ttl,
@@ -120,7 +134,7 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         let superblock = cache.add_superblock(false, answer).map_err(errno)?;
         let root = superblock.root().id();
         let (pending_dirs, balancer, lookups) = (Arc::default(), Mutex::default(), AtomicU64::new(0));
-        Ok(Self(Arc::new(Table { superblock, root, keys, options, pending_dirs, balancer, lookups })))
+        Ok(Self(Arc::new(Table { superblock, root, keys, options, pending_dirs, balancer, lookups, next })))
     }
 
     /// The options.
@@ -249,7 +263,7 @@ impl<T: Send + Sync + 'static> Nodes<T> {
             return Ok(to_fuser(ino, &attr, self.0.options.block_size));
         }
         let revision = node.revision();
-        let attr = to_cache(&ask(&node)?);
+        let attr = self.answer_of(&node, ask(&node)?)?;
         // A late answer is true enough for this caller, and not kept.
         node.refresh(revision, &attr, self.0.options.attr_ttl);
         Ok(to_fuser(ino, &attr, self.0.options.block_size))
@@ -273,9 +287,10 @@ impl<T: Send + Sync + 'static> Nodes<T> {
     ) -> Result<FileAttr, Errno> {
         let node = self.node(ino)?;
         let revision = node.revision();
-        let attr = change(&node).inspect_err(|_| self.attr_changed(&node))?;
+        let changed = change(&node).and_then(|attr| self.answer_of(&node, attr));
+        let attr = changed.inspect_err(|_| self.attr_changed(&node))?;
         self.store_attr(&node, revision, &attr);
-        Ok(to_fuser(ino, &to_cache(&attr), self.0.options.block_size))
+        Ok(to_fuser(ino, &attr, self.0.options.block_size))
     }
 
     /// How long the kernel may trust the attributes that a reply gives.
@@ -292,10 +307,10 @@ impl<T: Send + Sync + 'static> Nodes<T> {
 
     /// Attributes after a change that began after `revision`. If others changed some meanwhile, nobody knows whose
     /// answer is the later one, so the next reader asks.
-    pub(crate) fn store_attr(&self, node: &OwnedNode<T>, revision: u64, attr: &FileAttr) {
+    pub(crate) fn store_attr(&self, node: &OwnedNode<T>, revision: u64, attr: &Attr) {
         // From here on, answers to lookups that were asked before the change are late.
         node.update(|_| ());
-        if !node.refresh(revision, &to_cache(attr), self.0.options.attr_ttl) {
+        if !node.refresh(revision, attr, self.0.options.attr_ttl) {
             self.attr_changed(node);
         }
     }
@@ -308,9 +323,47 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         node.refresh(node.revision(), &node.attr(), Ttl::ZERO);
     }
 
-    pub(crate) fn answer(&self, (attr, data): (FileAttr, T)) -> NodeAnswer<T> {
-        let NodesOptions { name_ttl, attr_ttl, .. } = self.0.options;
-        NodeAnswer { attr: to_cache(&attr), name_ttl, attr_ttl, data }
+    /// Whether names decide which inode an answer is about.
+    pub(crate) fn is_by_name(&self) -> bool {
+        self.0.next.is_some()
+    }
+
+    /// How long a name is trusted.
+    pub(crate) fn name_ttl(&self) -> Ttl {
+        if self.0.options.name_ttl == Ttl::ZERO { PASSED } else { self.0.options.name_ttl }
+    }
+
+    /// An answer about a name. `previous` finds the inode that the name led to so far.
+    pub(crate) fn answer(
+        &self,
+        previous: impl FnOnce() -> Option<OwnedNode<T>>,
+        (attr, data): (FileAttr, T),
+    ) -> NodeAnswer<T> {
+        let (name_ttl, attr_ttl) = (self.name_ttl(), self.0.options.attr_ttl);
+        let mut answer = NodeAnswer { attr: to_cache(&attr), name_ttl, attr_ttl, data };
+        if let Some(next) = &self.0.next {
+            let same = previous().map(|node| node.attr()).filter(|before| before.fmt() == answer.attr.fmt());
+            answer.attr.ino = same.map_or_else(|| next.fetch_add(1, Ordering::Relaxed), |before| before.ino);
+        }
+        answer
+    }
+
+    /// An answer about this very node. Without numbers, one of another type is about another file: others have replaced
+    /// it.
+    ///
+    /// # Errors
+    /// ESTALE.
+    pub(crate) fn answer_of(&self, node: &OwnedNode<T>, attr: FileAttr) -> Result<Attr, Errno> {
+        let mut attr = to_cache(&attr);
+        if self.is_by_name() {
+            let known = node.attr();
+            if known.fmt() != attr.fmt() {
+                node.replaced();
+                return Err(Errno::ESTALE);
+            }
+            attr.ino = known.ino;
+        }
+        Ok(attr)
     }
 
     pub(crate) fn pending_dirs(&self) -> &PendingDirs {
@@ -326,6 +379,8 @@ impl<T: Send + Sync + 'static> Nodes<T> {
 #[cfg(test)]
 mod tests {
     use std::ffi::OsStr;
+
+    use fuser::FileType;
 
     use super::*;
     use crate::attr::host_attr;
@@ -380,6 +435,32 @@ mod tests {
         assert_eq!(error.code(), Errno::ENOSPC.code());
         assert!(!trusted());
         nodes.change_attr(INodeNo::ROOT, |_| Ok(found(1, "/")?.0)).unwrap();
+    }
+
+    #[test]
+    fn without_numbers_a_name_leads_to_one_node_while_its_type_stays() {
+        let nodes = Nodes::new(NodesOptions { name_ttl: Ttl::ZERO, ..Default::default() }, |_| found(0, "/"));
+        let nodes = nodes.unwrap();
+        let look_up = |path| match nodes.start_lookup(INodeNo::ROOT, OsStr::new("x")).unwrap() {
+            LookedUp::Ask(question) => question.answer(found(0, path)).unwrap().node().clone(),
+            other => panic!("{other:?}"),
+        };
+        let node = look_up("/dev/null");
+        assert!(look_up("/dev/null") == node);
+        let other =
+            nodes.make(INodeNo::ROOT, OsStr::new("y"), FileType::CharDevice, |_| found(0, "/dev/null"));
+        assert!(*other.unwrap().node() != node);
+        // Attributes of the node itself.
+        let number = nodes.number_of(&node);
+        nodes.attr_changed(&node);
+        nodes.attr(number, |_| Ok(found(0, "/dev/zero")?.0)).unwrap();
+        assert_eq!(look_up("/dev/null").attr().ino, node.attr().ino);
+        // A directory now.
+        nodes.attr_changed(&node);
+        let error = nodes.attr(number, |_| Ok(found(0, "/")?.0)).unwrap_err();
+        assert_eq!(error.code(), Errno::ESTALE.code());
+        let dir = look_up("/");
+        assert!(dir != node && look_up("/") == dir);
     }
 
     #[test]

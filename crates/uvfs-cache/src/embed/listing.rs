@@ -30,6 +30,11 @@ impl<T: Send + Sync + 'static> NodeListing<T> {
         Self { dir: dir.clone(), scan, partial: AtomicBool::new(false) }
     }
 
+    /// The directory.
+    pub fn dir(&self) -> &OwnedNode<T> {
+        &self.dir
+    }
+
     /// The back end's answer: this name is in the directory and leads to this inode. Always returned. Cached
     /// unless something in the directory was removed, renamed or invalidated since the listing began. A name that
     /// is cached and leads to this inode stays as it is, and the answer's data is dropped. Waits for the holder of
@@ -64,6 +69,31 @@ impl<T: Send + Sync + 'static> NodeListing<T> {
         }
         let dir = self.dir.view();
         self.answered(self.dir.shared.cache.lock_name(&dir, name), answer, false)
+    }
+
+    /// [`NodeListing::blocking_found`] for a back end without inode numbers. The inode that the name leads to, though its
+    /// entry may have expired, is the answer's if the type is the same; its number replaces the answer's. Otherwise the
+    /// answer's number counts, which must be new.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn blocking_found_by_name(
+        &self,
+        name: &[u8],
+        mut answer: NodeAnswer<T>,
+    ) -> Result<OwnedNode<T>, CacheError> {
+        let (cache, dir) = (&self.dir.shared.cache, self.dir.view());
+        let is_of_type = |inode: &InodeRef<'_>| inode.fmt() == answer.attr.fmt();
+        if let Known::Hit(inode) = cache.find(&dir, name)
+            && is_of_type(&inode)
+        {
+            return Ok(OwnedNode::new(&self.dir.shared, inode));
+        }
+        let guard = cache.lock_name(&dir, name);
+        if let Some(previous) = guard.find_previous().filter(is_of_type) {
+            answer.attr.ino = previous.ino();
+        }
+        self.answered(guard, answer, false)
     }
 
     /// [`NodeListing::found`] for a back end without inode numbers. `answer` gets the inode that the name leads to,

@@ -371,6 +371,29 @@ fn names_absence_attributes_and_listings_have_ttls_of_their_own() {
 }
 
 #[test]
+fn an_inode_listed_by_name_keeps_its_number_while_its_type_stays() {
+    let w = World::new();
+    let root = w.sb.root();
+    let list = |ino, mode, name_ttl| {
+        let answer = NodeAnswer { name_ttl, ..w.answer(ino, mode) };
+        root.begin_listing().blocking_found_by_name(b"a", answer).unwrap()
+    };
+    let file = list(5, S_IFREG, Ttl::Forever);
+    assert_eq!(file.attr().ino, 5);
+    assert!(list(6, S_IFREG, Ttl::Forever) == file, "known");
+    root.invalidate(b"a");
+    let second = Ttl::For(Duration::from_secs(1));
+    let file = list(8, S_IFREG, second);
+    assert_eq!(file.attr().ino, 8, "an invalidated name proves nothing");
+    w.cache.advance_clock(2_000);
+    assert!(matches!(root.blocking_lookup(b"a").unwrap(), NodeLookup::Miss(_)));
+    assert!(list(9, S_IFREG, second) == file, "expired");
+    let dir = list(10, S_IFDIR, Ttl::Forever);
+    assert!(dir != file && dir.attr().ino == 10);
+    assert_eq!(path(&dir).as_deref(), Some("a"));
+}
+
+#[test]
 fn a_removed_superblock_gives_everything_back_and_its_place_serves_again() {
     let w = World::new();
     let bytes = w.cache.counters().bytes;
