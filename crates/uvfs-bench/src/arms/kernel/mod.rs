@@ -198,7 +198,7 @@ impl<D: Dentry> Dcache<D> {
 
     /// Whether a dentry's sequence is even and as it was.
     #[inline]
-    fn unchanged(&self, at: At) -> bool {
+    fn unchanged(&self, at: DentryAt) -> bool {
         // The loads before come before the look at the sequence.
         fence(Ordering::Acquire);
         at.seq & 1 == 0 && self.dentry(at.dentry).front().seq.load(Ordering::Relaxed) == at.seq
@@ -210,7 +210,7 @@ pub struct RcuWalk<'l, D>(&'l Dcache<D>);
 
 /// A dentry that the walk has reached, without a reference.
 #[derive(Clone, Copy, Debug)]
-pub struct At {
+pub struct DentryAt {
     dentry: u32,
     seq: u32,
 }
@@ -218,31 +218,31 @@ pub struct At {
 impl<D: Dentry> RcuWalk<'_, D> {
     /// The name's dentry and the number of its inode.
     #[inline]
-    fn step(&self, at: At, name: &[u8]) -> Result<(At, usize), Miss> {
+    fn step(&self, at: DentryAt, name: &[u8]) -> Result<(DentryAt, usize), Miss> {
         let (dentry, seq) = self.0.find(at.dentry, name).ok_or(Miss::Absent)?;
         let inode = self.0.dentry(dentry).front().inode;
         if !self.0.unchanged(at) {
             return Err(Miss::Moved);
         }
-        if inode == NEGATIVE { Err(Miss::Absent) } else { Ok((At { dentry, seq }, inode as usize)) }
+        if inode == NEGATIVE { Err(Miss::Absent) } else { Ok((DentryAt { dentry, seq }, inode as usize)) }
     }
 }
 
 impl<D: Dentry> NameTable for RcuWalk<'_, D> {
-    type At = At;
+    type At = DentryAt;
 
     #[inline]
-    fn root(&self) -> Result<At, Miss> {
-        Ok(At { dentry: 0, seq: self.0.dentry(0).front().seq.load(Ordering::Acquire) })
+    fn root(&self) -> Result<DentryAt, Miss> {
+        Ok(DentryAt { dentry: 0, seq: self.0.dentry(0).front().seq.load(Ordering::Acquire) })
     }
 
     #[inline]
-    fn down(&self, at: At, name: &[u8]) -> Result<At, Miss> {
+    fn down(&self, at: DentryAt, name: &[u8]) -> Result<DentryAt, Miss> {
         self.step(at, name).map(|(child, _)| child)
     }
 
     #[inline]
-    fn look(&self, at: At, name: &[u8], attr: &mut Attr) -> Result<(), Miss> {
+    fn look(&self, at: DentryAt, name: &[u8], attr: &mut Attr) -> Result<(), Miss> {
         let (child, inode) = self.step(at, name)?;
         let count = self.0.dentry(child.dentry).count();
         if !count.get() {
@@ -258,7 +258,7 @@ impl<D: Dentry> NameTable for RcuWalk<'_, D> {
     }
 
     #[inline]
-    fn perm(&self, at: At) -> DirPerm {
+    fn perm(&self, at: DentryAt) -> DirPerm {
         let attr = &self.0.inodes[self.0.dentry(at.dentry).front().inode as usize];
         DirPerm { mode: attr.mode, uid: attr.uid, gid: attr.gid }
     }
