@@ -18,7 +18,7 @@
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::arms::lockref::{CountAndLock, Spinning, Stock};
+use crate::arms::lockref::{CountAndLock, Spinning, StockRef};
 
 /// Longest name that lies in the dentry.
 pub const NAME_MAX: usize = 39;
@@ -29,7 +29,7 @@ pub const END: u32 = u32::MAX;
 /// The inode of a name that does not exist.
 pub const NEGATIVE: u64 = u64::MAX;
 
-/// What stands before the name.
+/// The part before the name.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Front {
@@ -155,10 +155,10 @@ macro_rules! layout {
         }
 
         const _: () = assert!(
-            offset_of!($layout<Stock>, name) == 56
-                && offset_of!($layout<Stock>, count) == $at
+            offset_of!($layout<StockRef>, name) == 56
+                && offset_of!($layout<StockRef>, count) == $at
                 && offset_of!($layout<Spinning>, count) == $at
-                && size_of::<$layout<Stock>>() == 192
+                && size_of::<$layout<StockRef>>() == 192
         );
     };
 }

@@ -44,13 +44,13 @@ use crate::names::tree::{NameTree, ROOT, TreeEntry};
 use crate::names::{DirPerm, Miss, NameTable};
 
 /// Before the change of layout.
-pub type Stock = Dcache<Shared<lockref::Stock>>;
+pub type StockDcache = Dcache<Shared<lockref::StockRef>>;
 /// The same with the bounded spin.
-pub type Spin = Dcache<Shared<lockref::Spinning>>;
+pub type SpinDcache = Dcache<Shared<lockref::Spinning>>;
 /// After it.
-pub type Patched = Dcache<Apart<lockref::Stock>>;
+pub type PatchedDcache = Dcache<Apart<lockref::StockRef>>;
 /// The same with the bounded spin.
-pub type PatchedSpin = Dcache<Apart<lockref::Spinning>>;
+pub type PatchedSpinDcache = Dcache<Apart<lockref::Spinning>>;
 
 /// The dcache.
 pub struct Dcache<D> {
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn each_layout_finds_names_and_keeps_counts() {
-        names_are_found_and_counts_return::<Shared<lockref::Stock>>();
+        names_are_found_and_counts_return::<Shared<lockref::StockRef>>();
         names_are_found_and_counts_return::<Apart<lockref::Spinning>>();
     }
 
@@ -310,7 +310,7 @@ mod tests {
         let shape =
             Shape { files: 1, depth: 1, per_dir: None, own: false, negative: false, name_bytes: 18, seed: 1 };
         let tree = NameTree::new(shape).unwrap();
-        let table = Stock::build(&tree, 1).unwrap();
+        let table = StockDcache::build(&tree, 1).unwrap();
         let (view, name) = (RcuWalk(&table), &tree.entries[0].name[..]);
         let (root, mut attr) = (view.root().unwrap(), Attr::default());
         assert!(view.look(root, name, &mut attr).is_ok());

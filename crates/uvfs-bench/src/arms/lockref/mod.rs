@@ -1,7 +1,7 @@
 //! Lockrefs: the caches' own, and models of the kernel's.
 //!
 //! The kernel's lockref is a count and a spinlock in one word of eight bytes. [`KernelRef`] models it, for two locks
-//! ([`Queued`], as in the kernel; [`Ticket`], as in older ones) and for two ways to treat a held lock. Guzik's mail
+//! ([`Queued`], as in the kernel; [`TicketLock`], as in older ones) and for two ways to treat a held lock. Guzik's mail
 //! ("vfs: move d_lockref out of the area used by RCU lookup", linux-fsdevel, June 2024) names the second one.
 //!
 //! | kernel's step | step here |
@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use uvfs_sync::lockref::LockRef;
 
 pub use self::queued::{Queued, QueuedLock};
-pub use self::ticket::Ticket;
+pub use self::ticket::TicketLock;
 
 /// The generation of all words of the caches' kind.
 const GENERATION: u32 = 1;
@@ -91,7 +91,7 @@ pub trait LockBits: Send + Sync + 'static {
 pub struct KernelRef<L, const SPINS: u32>(AtomicU64, PhantomData<L>);
 
 /// As in Linux.
-pub type Stock = KernelRef<Queued, 0>;
+pub type StockRef = KernelRef<Queued, 0>;
 /// With the bounded spin.
 pub type Spinning = KernelRef<Queued, LOOKS>;
 
@@ -210,10 +210,10 @@ mod tests {
     #[test]
     fn each_lockref_keeps_its_count() {
         keeps_its_count::<LockRef>();
-        keeps_its_count::<Stock>();
+        keeps_its_count::<StockRef>();
         keeps_its_count::<Spinning>();
-        keeps_its_count::<KernelRef<Ticket, 0>>();
-        keeps_its_count::<KernelRef<Ticket, LOOKS>>();
+        keeps_its_count::<KernelRef<TicketLock, 0>>();
+        keeps_its_count::<KernelRef<TicketLock, LOOKS>>();
     }
 
     #[test]
@@ -225,7 +225,7 @@ mod tests {
         word.unlock();
         assert_eq!(taken, (true, 0));
 
-        let word = Stock::started();
+        let word = StockRef::started();
         word.lock();
         let held = word.0.load(Ordering::Relaxed);
         let taken = std::thread::scope(|s| {

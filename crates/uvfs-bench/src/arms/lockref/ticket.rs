@@ -10,7 +10,7 @@ const BYTE: u64 = 0xff;
 
 /// The policy.
 #[derive(Debug)]
-pub struct Ticket;
+pub struct TicketLock;
 
 fn served(word: u64) -> u64 {
     word & BYTE
@@ -20,7 +20,7 @@ fn next(word: u64) -> u64 {
     word >> 8 & BYTE
 }
 
-impl LockBits for Ticket {
+impl LockBits for TicketLock {
     #[inline]
     fn is_free(word: u64) -> bool {
         served(word) == next(word)

@@ -29,7 +29,7 @@ use uvfs_sync::lockref::LockRef;
 
 use self::objects::{Counted, Locked, Private};
 use self::turns::{Locker, Pace, Shared};
-use crate::arms::lockref::{KernelRef, LOOKS, Spinning, Stock, Ticket};
+use crate::arms::lockref::{KernelRef, LOOKS, Spinning, StockRef, TicketLock};
 use crate::harness::schedule::{Case, Params, Series};
 use crate::harness::spread::Spread;
 use crate::harness::{Arm, pin};
@@ -164,10 +164,10 @@ impl Maker for Pace {
         Ok(match name {
             "null" => Box::new(Shared::new(name, pace, Private)),
             "arc" => Box::new(Shared::new(name, pace, Counted::new())),
-            "stock" => Box::new(Shared::new(name, pace, Locked::<Stock>::new())),
+            "stock" => Box::new(Shared::new(name, pace, Locked::<StockRef>::new())),
             "spin" => Box::new(Shared::new(name, pace, Locked::<Spinning>::new())),
-            "ticket" => Box::new(Shared::new(name, pace, Locked::<KernelRef<Ticket, 0>>::new())),
-            "ticket-spin" => Box::new(Shared::new(name, pace, Locked::<KernelRef<Ticket, LOOKS>>::new())),
+            "ticket" => Box::new(Shared::new(name, pace, Locked::<KernelRef<TicketLock, 0>>::new())),
+            "ticket-spin" => Box::new(Shared::new(name, pace, Locked::<KernelRef<TicketLock, LOOKS>>::new())),
             "uvfs" => Box::new(Shared::new(name, pace, Locked::<LockRef>::new())),
             other => bail!("{other:?} is no arm"),
         })

@@ -196,13 +196,13 @@ impl<O: Object> Drop for Pairs<'_, O> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arms::lockref::Stock;
+    use crate::arms::lockref::StockRef;
     use crate::workloads::lockref::objects::Locked;
 
     #[test]
     fn one_hold_divides_a_turn() {
         let pace = Pace { locker: Locker::Once, hold: Duration::ZERO, every: Duration::from_millis(1) };
-        let arm = Shared::new("stock", pace, Locked::<Stock>::new());
+        let arm = Shared::new("stock", pace, Locked::<StockRef>::new());
         arm.prepare(0, 1).unwrap();
         let mut worker = arm.worker(0, WorkerSeat { index: 0, of: 1 }).unwrap();
         while arm.released.load(Ordering::Relaxed) == 0 {
