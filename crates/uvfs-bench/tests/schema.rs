@@ -209,15 +209,28 @@ fn every_workload_and_arm_is_explained() {
 
 #[test]
 fn references_are_compared_and_nothing_is_dropped() {
-    let report = report("lockref", &["--threads", "3", "--hold-us", "1", "--every-ms", "1"]);
+    let more = ["--threads", "3", "--hold-us", "1", "--every-ms", "1"];
+    let report = report("lockref-oversubscribed", &more);
     check(&report);
     let rows = array(&report, "rows");
     let arms: Vec<_> = rows.iter().map(|row| row["arm"].as_str().unwrap()).collect();
-    assert_eq!(arms, ["null", "arc", "stock", "patched", "uvfs"]);
+    assert_eq!(arms, ["null", "arc", "stock", "spin", "ticket", "ticket-spin", "uvfs"]);
     assert!(rows.iter().all(|row| row["dropped"] == 0.0 && row["hold_us"] == 1 && row["every_ms"] == 1));
     let notes = array(&report, "notes").iter().map(|note| note.as_str().unwrap());
     let said = |what: &str| notes.clone().any(|note| note.starts_with("uvfs") && note.contains(what));
     assert!(said(": 0 of ") && said("worst round over its first"));
+}
+
+#[test]
+fn a_lock_taken_once_divides_the_turn() {
+    let report = report("lockref", &["--threads", "1", "--every-ms", "1", "--hold-us", "1"]);
+    check(&report);
+    let of = |locker: &str| array(&report, "rows").iter().filter(|row| row["locker"] == locker).count();
+    assert_eq!((of("once"), of("often")), (7, 7));
+    let notes = array(&report, "notes").iter().map(|note| note.as_str().unwrap());
+    assert_eq!(notes.filter(|note| note.contains("before the hold")).count(), 7);
+    let (good, _, err) = bench(&["lockref", "--threads", "1000"]);
+    assert!(!good && err.contains("lockref-oversubscribed"), "{err}");
 }
 
 #[test]
@@ -229,7 +242,7 @@ fn a_trace_of_blocks_is_looked_up() {
     let report = report("blocks", &["--trace", trace]);
     check(&report);
     let rows = array(&report, "rows");
-    assert!(rows.iter().all(|row| row["pattern"] == "trace") && rows.len() == 3 * 6 * 2, "{rows:?}");
+    assert!(rows.iter().all(|row| row["pattern"] == "trace") && rows.len() == 3 * 8 * 2, "{rows:?}");
     std::fs::write(trace, "7\nseven\n").unwrap();
     let (good, _, err) = bench(&["blocks", "--trace", trace]);
     assert!(!good && err.contains("line 2") && err.contains("\"seven\""), "{err}");

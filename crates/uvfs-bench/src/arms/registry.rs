@@ -7,7 +7,7 @@ use crate::harness::Arm;
 use crate::workloads::lookups::{LookupArm, Method, Setup};
 
 /// Every table. The bounds come first: `null` (this machine's scaling) and a map without a lock.
-pub const TABLES: [&str; 10] = [
+pub const TABLES: [&str; 12] = [
     "null",
     "hashbrown",
     "std-rwlock",
@@ -15,7 +15,9 @@ pub const TABLES: [&str; 10] = [
     "papaya",
     "urcu",
     "stock",
+    "spin",
     "patched",
+    "patched-spin",
     "uvfs",
     "uvfs-prefix",
 ];
@@ -35,8 +37,10 @@ pub fn table<M: Method>(name: &'static str, setup: &Setup) -> Result<Box<dyn Arm
         "urcu" => Box::new(LookupArm::<crate::arms::urcu::Urcu, M>::new(name, setup)?),
         #[cfg(not(urcu))]
         "urcu" => bail!(crate::arms::urcu::MISSING),
-        "stock" => Box::new(LookupArm::<kernel::Stock, M>::new(name, setup)?),
-        "patched" => Box::new(LookupArm::<kernel::Patched, M>::new(name, setup)?),
+        "stock" => Box::new(LookupArm::<kernel::StockDcache, M>::new(name, setup)?),
+        "spin" => Box::new(LookupArm::<kernel::SpinDcache, M>::new(name, setup)?),
+        "patched" => Box::new(LookupArm::<kernel::PatchedDcache, M>::new(name, setup)?),
+        "patched-spin" => Box::new(LookupArm::<kernel::PatchedSpinDcache, M>::new(name, setup)?),
         "uvfs-prefix" => Box::new(LookupArm::<prefix::Prefixes, M>::new(name, setup)?),
         "uvfs" => Box::new(LookupArm::<uvfs::Uvfs, M>::new(name, setup)?),
         other => bail!("{other:?} is no table; tables are {}", TABLES.join(", ")),

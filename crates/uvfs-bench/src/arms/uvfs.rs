@@ -1,7 +1,6 @@
 //! uvfs's cache as a table: one component at a time, without references, storing nothing shared.
 //!
-//! The only file that knows the cache's lookup calls; the kernel's arms ([`crate::arms::kernel`]) are this one
-//! with a reference taken and put at the end.
+//! The only file that knows the cache's lookup calls.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -140,12 +139,6 @@ impl<'l> Hits<'l> {
     pub(crate) fn start(&self) -> (&'l Cache, InodeId) {
         (self.cache, self.root)
     }
-
-    /// [`NameTable::look`], and which inode it was.
-    #[inline(always)]
-    pub(crate) fn look_id(&self, at: Pos, name: &[u8], attr: &mut Attr) -> Result<InodeId, Miss> {
-        self.cache.look(&self.names, at, &self.names.hash(name), attr).map_err(missed)
-    }
 }
 
 fn missed(stuck: Stuck) -> Miss {
@@ -171,7 +164,7 @@ impl NameTable for Hits<'_> {
 
     #[inline(always)]
     fn look(&self, at: Pos, name: &[u8], attr: &mut Attr) -> Result<(), Miss> {
-        self.look_id(at, name, attr).map(drop)
+        self.cache.look(&self.names, at, &self.names.hash(name), attr).map(drop).map_err(missed)
     }
 
     #[inline(always)]

@@ -22,7 +22,8 @@ const WALKER: Walker = Walker { uid: OWNER + 1000, gid: 1000 };
 
 /// Measures trees of `files` files.
 pub fn run(files: u64, rounds: usize) -> Result<()> {
-    let shape = Shape { files, depth: DEPTH, per_dir: None, own: false, negative: false, seed: 1 };
+    let shape =
+        Shape { files, depth: DEPTH, per_dir: None, own: false, negative: false, name_bytes: 0, seed: 1 };
     let tree = NameTree::new(shape)?;
     let dirs = tree.entries.iter().filter(|entry| entry.attr.is_dir()).count();
     let mut order: Vec<usize> = (0..tree.paths.len()).collect();

@@ -31,6 +31,9 @@ pub struct Shape {
     pub own: bool,
     /// Whether paths end in names known to be absent, one beside each file.
     pub negative: bool,
+    /// Bytes of a file's name. A shorter one is filled up.
+    #[serde(default)]
+    pub name_bytes: usize,
     /// Seed of the visiting order.
     pub seed: u64,
 }
@@ -172,7 +175,8 @@ impl Making {
     }
 
     fn file(&mut self, dir: u64, above: &std::rc::Rc<[Vec<u8>]>, i: u64) {
-        let name = format!("file{i:04}").into_bytes();
+        let mut name = format!("file{i:04}").into_bytes();
+        name.resize(name.len().max(self.shape.name_bytes), b'x');
         let ino = self.enter(dir, &name, |ino| attr_of(ino, false));
         if !self.shape.negative {
             return self.found.push(Leaf { above: above.clone(), name, ino });
@@ -208,7 +212,7 @@ mod tests {
     use std::collections::HashMap;
 
     fn shape(files: u64, depth: usize, per_dir: Option<u64>) -> Shape {
-        Shape { files, depth, per_dir, own: false, negative: false, seed: 1 }
+        Shape { files, depth, per_dir, own: false, negative: false, name_bytes: 0, seed: 1 }
     }
 
     /// Walks a path through the entries.
@@ -247,6 +251,14 @@ mod tests {
         let own = NameTree::new(Shape { own: true, ..shape(3, 4, None) }).unwrap();
         assert_eq!(own.entries.iter().filter(|e| e.parent == ROOT).count(), 3);
         assert_eq!(own.entries.len(), 12);
+    }
+
+    #[test]
+    fn names_are_filled_up() {
+        let tree = NameTree::new(Shape { name_bytes: 18, ..shape(100, 2, None) }).unwrap();
+        let files = || tree.entries.iter().filter(|e| !e.attr.is_dir());
+        assert!(files().count() == 100 && files().all(|e| e.name.len() == 18 && e.name.ends_with(b"xx")));
+        assert!((0..tree.paths.len()).all(|i| find(&tree, i) == Some(tree.inos[i])));
     }
 
     #[test]

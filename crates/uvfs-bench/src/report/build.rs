@@ -31,10 +31,22 @@ fn merged(a: &Params, b: &Params) -> Params {
     a.iter().chain(b).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// Whether `arm` is compared with `vs`. uvfs is compared with every arm; every arm with `null`; the patched kernel
-/// with the stock one.
+/// Models of the kernel that differ in one thing.
+const MODELS: [(&str, &str); 8] = [
+    ("patched", "stock"),
+    ("spin", "stock"),
+    ("patched-spin", "patched"),
+    ("patched-spin", "spin"),
+    ("ticket", "stock"),
+    ("ticket-spin", "ticket"),
+    ("stock", "slow"),
+    ("stock-8", "slow"),
+];
+
+/// Whether `arm` is compared with `vs`. uvfs is compared with every arm, every arm with `null`, and some models with
+/// each other.
 pub fn is_compared(arm: &str, vs: &str) -> bool {
-    arm != vs && (arm.starts_with("uvfs") || vs == "null" || (arm, vs) == ("patched", "stock"))
+    arm != vs && (arm.starts_with("uvfs") || vs == "null" || MODELS.contains(&(arm, vs)))
 }
 
 /// Nanoseconds per operation below which the server received no requests and only did housekeeping.

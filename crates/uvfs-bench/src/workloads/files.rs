@@ -29,6 +29,8 @@ pub struct FileArms {
     pub files: Option<u64>,
     /// Files of a directory.
     pub per_dir: Option<u64>,
+    /// Bytes of a file's name; 0: as they come.
+    pub name_bytes: u64,
     /// Whether files were removed and created before ([`aging`](crate::names::aging)).
     pub aged: bool,
 }
@@ -51,6 +53,9 @@ pub fn case<'w>(arms: FileArms) -> Prepare<'w> {
         params.insert("files".to_owned(), json!(files));
     }
     params.insert("depth".to_owned(), json!(arms.depth));
+    if arms.name_bytes != 0 {
+        params.insert("name_bytes".to_owned(), json!(arms.name_bytes));
+    }
     if arms.aged {
         params.insert("aged".to_owned(), json!(true));
     }
@@ -60,6 +65,7 @@ pub fn case<'w>(arms: FileArms) -> Prepare<'w> {
         per_dir: arms.per_dir,
         own: arms.which == Which::Separate,
         negative: false,
+        name_bytes: arms.name_bytes as usize,
         seed: 1,
     };
     Prepare { params, variants: variants(), maker: Box::new(Files { arms, tree: LazyTree::new(shape) }) }

@@ -268,7 +268,15 @@ mod tests {
 
     #[test]
     fn a_table_that_is_wrong_is_not_measured() {
-        let shape = |files, negative| Shape { files, depth: 1, per_dir: None, own: false, negative, seed: 1 };
+        let shape = |files, negative| Shape {
+            files,
+            depth: 1,
+            per_dir: None,
+            own: false,
+            negative,
+            name_bytes: 0,
+            seed: 1,
+        };
         for (shape, said) in [
             // The hit is right; the miss is not.
             (shape(1, false), "a name that is not there"),

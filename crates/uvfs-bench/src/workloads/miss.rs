@@ -120,6 +120,7 @@ impl Maker for Misses {
             per_dir: Some(self.files),
             own: false,
             negative: true,
+            name_bytes: 0,
             seed: 1,
         };
         let setup =

@@ -1,6 +1,6 @@
 //! `open-same`, `open-separate`: opening a file and closing it again.
 //!
-//! A table's part of an open is taking and putting a reference: `stock` and `patched`. `uvfs` is the library's
+//! A table's part of an open is taking and putting a reference: `stock`, `patched`, and both with `spin`. `uvfs` is the library's
 //! own `open` and drop of the handle. Through a target it is `open(2)` and `close(2)`.
 
 use anyhow::Result;
@@ -44,17 +44,19 @@ impl Workload for OpenFiles {
     }
 
     fn arms(&self) -> Vec<&'static str> {
-        vec!["null", "stock", "patched", "uvfs"]
+        vec!["null", "stock", "spin", "patched", "patched-spin", "uvfs"]
     }
 
     fn args(&self) -> Vec<Arg> {
-        vec![options::depth(self.depths)]
+        vec![options::depth(self.depths), options::name_bytes()]
     }
 
     fn cases<'w>(&'w self, matches: &ArgMatches) -> Result<Vec<Prepare<'w>>> {
         let depths = options::numbers(matches, "depth")?;
         let (which, call) = (self.which, ContextCall::Open);
-        let arms = |depth| FileArms { which, call, depth, files: None, per_dir: None, aged: false };
+        let name_bytes = options::bytes_of_names(matches);
+        let arms =
+            |depth| FileArms { which, call, depth, files: None, per_dir: None, name_bytes, aged: false };
         Ok(depths.into_iter().map(|depth| case(arms(depth))).collect())
     }
 }

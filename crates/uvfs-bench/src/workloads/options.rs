@@ -4,6 +4,7 @@ use anyhow::{Context as _, Result};
 use clap::builder::EnumValueParser;
 use clap::{Arg, ArgAction, ArgMatches, ValueEnum, value_parser};
 
+use crate::names::key::NAME_MAX;
 use crate::names::paths::DEPTH_MAX;
 
 /// `--depth 1,6`.
@@ -15,6 +16,20 @@ pub fn depth(default: &'static str) -> Arg {
         .value_parser(value_parser!(u64).range(1..=DEPTH_MAX as u64))
         .default_value(default)
         .help("Names of a path; each number is a case")
+}
+
+/// `--name-bytes 18`.
+pub fn name_bytes() -> Arg {
+    Arg::new("name-bytes")
+        .long("name-bytes")
+        .value_name("N")
+        .value_parser(value_parser!(u64).range(8..=NAME_MAX as u64))
+        .help("Bytes of a file's name [default: 8]")
+}
+
+/// The value of [`name_bytes`], 0 if there is none.
+pub fn bytes_of_names(matches: &ArgMatches) -> u64 {
+    matches.try_get_one("name-bytes").ok().flatten().copied().unwrap_or(0)
 }
 
 /// `--files 1,10000`.

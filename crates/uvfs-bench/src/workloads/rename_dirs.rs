@@ -96,7 +96,8 @@ impl Workload for RenameDirs {
                     ("depth".to_owned(), json!(depth)),
                 ]);
                 let depth = depth as usize;
-                let shape = Shape { files, depth, per_dir, own: false, negative: false, seed: 1 };
+                let shape =
+                    Shape { files, depth, per_dir, own: false, negative: false, name_bytes: 0, seed: 1 };
                 let maker = Box::new(Made { tree: LazyTree::new(shape), rates: rates.clone() });
                 cases.push(Prepare { params, variants: variants(&rates), maker });
             }
@@ -388,7 +389,8 @@ mod tests {
     use crate::arms::Table as _;
 
     fn arm<T: Movable + 'static>() -> Disturbed<T> {
-        let shape = Shape { files: 50, depth: 4, per_dir: None, own: false, negative: false, seed: 1 };
+        let shape =
+            Shape { files: 50, depth: 4, per_dir: None, own: false, negative: false, name_bytes: 0, seed: 1 };
         let tree = Arc::new(NameTree::new(shape).unwrap());
         let setup = Setup { tree, which: Which::All, threads: 1, aged: false };
         Disturbed::new("uvfs", &setup, &[0, 1000]).unwrap()

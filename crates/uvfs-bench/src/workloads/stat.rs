@@ -50,6 +50,9 @@ impl Workload for StatFiles {
 
     fn args(&self) -> Vec<Arg> {
         let mut args = vec![options::depth(self.depths)];
+        if self.which == Which::Same {
+            args.push(options::name_bytes());
+        }
         if self.which == Which::All {
             args.extend([options::files("10000"), options::per_dir(), options::aged()]);
         }
@@ -63,11 +66,11 @@ impl Workload for StatFiles {
             Which::Same | Which::Separate => vec![None],
         };
         let per_dir = matches.try_get_one::<u64>("per-dir").ok().flatten().copied();
-        let aged = options::is_aged(matches);
+        let (aged, name_bytes) = (options::is_aged(matches), options::bytes_of_names(matches));
         let mut cases = Vec::new();
         for files in files {
             for depth in options::numbers(matches, "depth")? {
-                cases.push(case(FileArms { which, call, depth, files, per_dir, aged }));
+                cases.push(case(FileArms { which, call, depth, files, per_dir, name_bytes, aged }));
             }
         }
         Ok(cases)

@@ -51,7 +51,8 @@ impl Workload for BareTable {
                     params.insert("aged".to_owned(), json!(true));
                 }
                 let depth = depth as usize;
-                let shape = Shape { files, depth, per_dir, own: false, negative: false, seed: 1 };
+                let shape =
+                    Shape { files, depth, per_dir, own: false, negative: false, name_bytes: 0, seed: 1 };
                 cases.push(Prepare {
                     params,
                     variants: variants(),

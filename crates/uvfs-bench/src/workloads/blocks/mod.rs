@@ -6,10 +6,13 @@
 //!
 //! There are three variants. `find` looks whether the block is in memory. `copy` also reads the eight bytes that hold
 //! its number, and keeps no reference. `pin` takes a reference before it reads and drops it afterwards. The place
-//! of the next number depends on the result.
+//! of the next number depends on the result. The kernel's arms ([`kernel`]) take a reference in all three, as a kernel
+//! does.
 
 mod device;
+mod kernel;
 mod pattern;
+mod radix;
 mod tables;
 
 use std::sync::Arc;
@@ -25,7 +28,7 @@ use crate::harness::{Arm, Worker, WorkerSeat};
 use crate::workloads::target::RunTarget;
 use crate::workloads::{Maker, Prepare, Workload, options};
 
-const ARMS: [&str; 6] = ["tree", "own-tree", "stock", "uvfs", "hashbrown", "papaya"];
+const ARMS: [&str; 8] = ["tree", "slow", "stock", "stock-8", "own-tree", "uvfs", "hashbrown", "papaya"];
 
 /// How the block is held: the variants.
 const HOLDS: [&str; 3] = ["find", "copy", "pin"];
@@ -89,6 +92,8 @@ pub(in crate::workloads) struct Blocks {
     numbers: Vec<u64>,
     /// Bytes of each.
     size: usize,
+    /// The size that lookups name. If it is another one, the kernel's list does not match.
+    asked: usize,
 }
 
 /// The workload.
@@ -100,7 +105,7 @@ impl Workload for BlockLookups {
     }
 
     fn about(&self) -> &'static str {
-        "block number to buffer: the same few blocks, one a leaf, random, Zipf, in order, a trace"
+        "block number to buffer: the same few blocks, one a leaf, random, Zipf, in order, of the wrong size, a trace"
     }
 
     fn arms(&self) -> Vec<&'static str> {
@@ -195,7 +200,7 @@ impl Tables {
         numbers.push(self.device - 1);
         numbers.sort_unstable();
         numbers.dedup();
-        let table = T::build(&Blocks { numbers, size: self.size })?;
+        let table = T::build(&Blocks { numbers, size: self.size, asked: self.pattern.asked(self.size) })?;
         Ok(Box::new(LookupArm { name, table, sequence, tallies: Mutex::default() }))
     }
 }
@@ -203,8 +208,10 @@ impl Tables {
 impl Maker for Tables {
     fn arm(&self, name: &'static str, _threads: usize) -> Result<Box<dyn Arm>> {
         match name {
-            "tree" => self.of::<tables::NameTree>(name),
-            "stock" => self.of::<tables::Stock>(name),
+            "tree" => self.of::<tables::BlockTree>(name),
+            "slow" => self.of::<kernel::Mapping>(name),
+            "stock" => self.of::<kernel::WithList<16>>(name),
+            "stock-8" => self.of::<kernel::WithList<8>>(name),
             "hashbrown" => self.of::<tables::Hashbrown>(name),
             "papaya" => self.of::<tables::Papaya>(name),
             "own-tree" => self.of::<device::Cached<true>>(name),

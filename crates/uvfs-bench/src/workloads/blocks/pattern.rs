@@ -12,7 +12,7 @@ const LEAF: u64 = 64;
 const LENGTH: usize = 1 << 18;
 
 /// Their names in `--patterns`.
-pub(super) const NAMES: [&str; 5] = ["mod", "leaf-mod", "uniform", "zipf", "sequential"];
+pub(super) const NAMES: [&str; 6] = ["mod", "leaf-mod", "uniform", "zipf", "sequential", "wrong-size"];
 
 /// A pattern.
 #[derive(Clone, Debug)]
@@ -27,6 +27,9 @@ pub(super) enum Pattern {
     Zipf(u64),
     /// This many adjacent blocks, in order.
     Sequential(u64),
+    /// One block, looked up by a size that it does not have: the mistake in the thread's first figures. Only the
+    /// kernel's list compares sizes.
+    WrongSize,
     /// A recorded trace.
     Trace(Sequence),
 }
@@ -36,7 +39,12 @@ pub(super) fn all(mods: &[u64], blocks: u64) -> Vec<Pattern> {
     let some = mods.iter().map(|n| Pattern::Mod(*n));
     let leaves = mods.iter().map(|n| Pattern::LeafMod(*n));
     some.chain(leaves)
-        .chain([Pattern::Uniform(blocks), Pattern::Zipf(blocks), Pattern::Sequential(blocks)])
+        .chain([
+            Pattern::Uniform(blocks),
+            Pattern::Zipf(blocks),
+            Pattern::Sequential(blocks),
+            Pattern::WrongSize,
+        ])
         .collect()
 }
 
@@ -48,6 +56,7 @@ impl Pattern {
             Self::Uniform(_) => "uniform",
             Self::Zipf(_) => "zipf",
             Self::Sequential(_) => "sequential",
+            Self::WrongSize => "wrong-size",
             Self::Trace(_) => "trace",
         }
     }
@@ -65,8 +74,14 @@ impl Pattern {
         match self {
             Self::Mod(n) | Self::Uniform(n) | Self::Zipf(n) | Self::Sequential(n) => n - 1,
             Self::LeafMod(n) => (n - 1) * LEAF,
+            Self::WrongSize => 1,
             Self::Trace(sequence) => sequence.iter().copied().max().unwrap_or(0),
         }
+    }
+
+    /// The size that lookups of blocks of `size` bytes name.
+    pub(super) fn asked(&self, size: usize) -> usize {
+        if matches!(self, Self::WrongSize) { size * 2 } else { size }
     }
 
     /// The numbers, in order; after the last one comes the first. At least one.
@@ -77,6 +92,7 @@ impl Pattern {
             Self::LeafMod(n) => (0..*n).map(|i| i * LEAF).collect(),
             Self::Uniform(n) => (0..LENGTH).map(|_| random.u64(..*n)).collect(),
             Self::Zipf(n) => zipf(*n, &mut random),
+            Self::WrongSize => vec![1],
             Self::Trace(sequence) => return sequence.clone(),
         };
         let name = match self.modulus() {
@@ -179,6 +195,7 @@ mod tests {
         }
         assert_eq!(Pattern::LeafMod(3).sequence()[..], [0, 64, 128]);
         assert_eq!(Pattern::Mod(3).sequence().name(), "mod 3");
+        assert_eq!((Pattern::WrongSize.asked(512), Pattern::Mod(3).asked(512)), (1024, 512));
     }
 
     #[test]
