@@ -31,10 +31,13 @@ fn merged(a: &Params, b: &Params) -> Params {
     a.iter().chain(b).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// Whether `arm` is compared with `vs`. uvfs is compared with every arm; every arm with `null`; the patched kernel
+/// The changed kernels.
+const CHANGED: [&str; 7] = ["patched", "patched-membarrier", "hashed", "hash-bl", "lists", "both", "rcu"];
+
+/// Whether `arm` is compared with `vs`. uvfs is compared with every arm; every arm with `null`; a changed kernel
 /// with the stock one.
 pub fn is_compared(arm: &str, vs: &str) -> bool {
-    arm != vs && (arm.starts_with("uvfs") || vs == "null" || (arm, vs) == ("patched", "stock"))
+    arm != vs && (arm.starts_with("uvfs") || vs == "null" || CHANGED.contains(&arm) && vs == "stock")
 }
 
 /// Nanoseconds per operation below which the server received no requests and only did housekeeping.
@@ -151,6 +154,7 @@ mod tests {
             undropped,
             kept: vec![1.0, 0.5, 0.6],
             server_cpu: if arm == 0 { Vec::new() } else { vec![Some(arm as f64), Some(0.0), None] },
+            took: vec![1.0; 3],
         }
     }
 
