@@ -6,7 +6,7 @@
 //! lock. In all forms each inode has a lock of its own (`i_lock`) for its count and state. All locks are uvfs's bit
 //! lock, which spins and then sleeps. Only their number differs.
 //!
-//! Lock order: bucket (or hash), then inode or list; inode, then LRU. The LRU's own walk comes from the other side, so it
+//! Lock order: bucket (or hash), then list, then inode, then LRU. The LRU's own walk comes from the other side, so it
 //! tries the inode's lock. A node's links are written under the lock that covers them.
 //!
 //! | kernel's step | step of the models |
