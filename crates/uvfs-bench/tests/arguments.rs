@@ -14,7 +14,7 @@ fn wrong_arguments_are_explained() {
     for (args, said) in [
         (&["stat-sam"][..], "\"stat-sam\" is no workload; commands are table, stat-same"),
         (&[], "a workload is needed; commands are table"),
-        (&["table", "--threads", "0"], "1..=64"),
+        (&["table", "--threads", "0"], "1..=512"),
         (&["table", "--threads", "x"], "--threads"),
         (&["table", "--depth", "17"], "1..=16"),
         (&["table", "--files", "0"], "1..=100000000"),

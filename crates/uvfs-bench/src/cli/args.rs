@@ -11,7 +11,7 @@ use crate::workloads::target::RunTarget;
 use crate::workloads::{Workload, options};
 
 /// Most threads at once.
-const THREADS: u64 = 64;
+const THREADS: u64 = 512;
 /// Most processes at once.
 const PROCS: u64 = 512;
 

@@ -39,6 +39,15 @@ pub enum Width {
     Procs(usize),
 }
 
+impl std::fmt::Display for Width {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Threads(n) => write!(f, "{n} threads"),
+            Self::Procs(n) => write!(f, "{n} processes"),
+        }
+    }
+}
+
 impl Width {
     /// The number of workers.
     pub fn workers(self) -> usize {
@@ -94,6 +103,8 @@ pub struct Series {
     pub kept: Vec<f64>,
     /// Nanoseconds of processor time per operation, nothing dropped, of the arm's server processes.
     pub server_cpu: Vec<Option<f64>>,
+    /// Seconds until the last worker was done.
+    pub took: Vec<f64>,
 }
 
 /// The order of turns.
@@ -205,6 +216,7 @@ fn enter(series: &mut Vec<Series>, slot: Slot, turn: &Turn) {
             undropped: Vec::new(),
             kept: Vec::new(),
             server_cpu: Vec::new(),
+            took: Vec::new(),
         });
         series.len() - 1
     });
@@ -213,6 +225,8 @@ fn enter(series: &mut Vec<Series>, slot: Slot, turn: &Turn) {
     entry.undropped.push(everything(&turn.batches).map(|rate| rate.ops_per_s));
     entry.kept.push(turn.counted.map_or(0.0, |rate| rate.kept));
     entry.server_cpu.push(turn.server_cpu);
+    let last = turn.batches.iter().filter_map(|batches| batches.last()).map(|batch| batch.to).max();
+    entry.took.push(last.unwrap_or(0) as f64 / 1e9);
 }
 
 #[cfg(test)]
@@ -246,7 +260,7 @@ mod tests {
         let [only] = &series[..] else { panic!("{series:?}") };
         assert_eq!(only.rates, [Some(1e6), None, Some(1e6), Some(1e6)]);
         assert_eq!(only.undropped, [Some(1e6); 4]);
-        assert_eq!(only.kept, [1.0, 0.0, 0.0, 1.0]);
+        assert_eq!((&only.kept[..], &only.took[..]), (&[1.0, 0.0, 0.0, 1.0][..], &[1e-6; 4][..]));
         assert_eq!(only.server_cpu, [Some(7.0), Some(7.0), Some(7.0), None]);
     }
 }

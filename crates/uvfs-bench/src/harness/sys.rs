@@ -1,4 +1,4 @@
-//! How this process's memory is mapped: huge pages, and returning free memory to the system.
+//! How this process's memory is mapped: huge pages, and returning free memory to the system. And grace periods.
 //!
 //! Asking for huge pages, or collapsing existing pages into them, changes how memory is mapped and never its
 //! content. So the calls are safe for any range: the kernel refuses unmapped ones.
@@ -42,5 +42,17 @@ pub fn trim() {
     #[cfg(target_env = "gnu")]
     unsafe {
         libc::malloc_trim(0);
+    }
+}
+
+/// Waits until every processor has passed a quiescent state of the kernel's RCU: a grace period.
+///
+/// # Errors
+/// The error of membarrier(2): ENOSYS, or EINVAL with full dynticks.
+pub fn grace_period() -> io::Result<()> {
+    // SAFETY: the command takes no memory, and has no effect on this process but the wait.
+    match unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }

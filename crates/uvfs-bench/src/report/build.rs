@@ -31,9 +31,15 @@ fn merged(a: &Params, b: &Params) -> Params {
     a.iter().chain(b).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// Models of the kernel that differ in one thing.
-const MODELS: [(&str, &str); 8] = [
+/// Models of the kernel that differ in one thing, or that change the stock one.
+const MODELS: [(&str, &str); 14] = [
     ("patched", "stock"),
+    ("patched-membarrier", "stock"),
+    ("hashed", "stock"),
+    ("hash-bl", "stock"),
+    ("lists", "stock"),
+    ("both", "stock"),
+    ("rcu", "stock"),
     ("spin", "stock"),
     ("patched-spin", "patched"),
     ("patched-spin", "spin"),
@@ -163,6 +169,7 @@ mod tests {
             undropped,
             kept: vec![1.0, 0.5, 0.6],
             server_cpu: if arm == 0 { Vec::new() } else { vec![Some(arm as f64), Some(0.0), None] },
+            took: vec![1.0; 3],
         }
     }
 

@@ -119,10 +119,9 @@ pub trait Maker {
 /// # Errors
 /// If the description cannot be read, or its directory cannot be opened.
 pub fn worker_elsewhere(said: &Value, seat: WorkerSeat) -> Result<Box<dyn Worker>> {
-    match showgids::calls::worker_elsewhere(said, seat) {
-        Some(worker) => worker,
-        None => target::worker_elsewhere(said, seat),
-    }
+    showgids::calls::worker_elsewhere(said, seat)
+        .or_else(|| tree::calls::worker_elsewhere(said, seat))
+        .unwrap_or_else(|| target::worker_elsewhere(said, seat))
 }
 
 /// Every workload.

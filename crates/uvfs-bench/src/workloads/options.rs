@@ -4,6 +4,7 @@ use anyhow::{Context as _, Result};
 use clap::builder::EnumValueParser;
 use clap::{Arg, ArgAction, ArgMatches, ValueEnum, value_parser};
 
+use crate::arms::inodes::links::HashHeads;
 use crate::names::key::NAME_MAX;
 use crate::names::paths::DEPTH_MAX;
 
@@ -94,6 +95,22 @@ pub fn phases<T: ValueEnum + Clone + Send + Sync + 'static>() -> Arg {
 pub fn chosen<T: ValueEnum + Clone + Send + Sync + 'static>(matches: &ArgMatches) -> Vec<T> {
     let all = || T::value_variants().to_vec();
     matches.get_many("phases").map_or_else(all, |some| some.cloned().collect())
+}
+
+/// `--heads fit,boot`.
+pub fn heads() -> Arg {
+    Arg::new("heads")
+        .long("heads")
+        .value_name("H,..")
+        .value_delimiter(',')
+        .value_parser(EnumValueParser::<HashHeads>::new())
+        .default_value("fit")
+        .help("Heads of the kernel's inode hash; each is a case")
+}
+
+/// The chosen heads.
+pub fn chosen_heads(matches: &ArgMatches) -> Vec<HashHeads> {
+    matches.get_many("heads").into_iter().flatten().copied().collect()
 }
 
 /// The numbers of an option.

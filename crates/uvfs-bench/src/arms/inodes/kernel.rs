@@ -1,31 +1,28 @@
-//! `stock` and `patched` for `icache`: inodes with the kernel's links.
+//! The kernel's forms for `icache`: inodes with the kernel's links.
 //!
 //! Slots come from uvfs's slab, as the cache's do. Each permanent inode is held once, as a dentry would hold it, so a
 //! lookup's own reference is never the last.
 
 use std::sync::atomic::Ordering;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use uvfs_cache::{Attr, Time};
 use uvfs_sync::slab::{Pool, Slab};
 
-use crate::arms::inodes::links::{LinkNode, Links};
+use crate::arms::inodes::links::{BATCH, HashHeads, InodeChanges, LinkNode, Links};
 use crate::arms::inodes::{FIRST, Inodes, attr_of};
 
 /// Slots besides those of the permanent inodes.
 const SPARE: u64 = 1 << 16;
+/// Unused inodes that stay.
+const RESTING: usize = 1024;
 
-/// The kernel's inode cache before or after the change.
-pub struct KernelInodes<const PATCHED: bool> {
-    links: Links<PATCHED>,
+/// A form of the kernel's inode cache.
+pub struct KernelInodes<C> {
+    links: Links<C>,
     pool: Pool,
     slab: Slab,
 }
-
-/// Before the change.
-pub type StockInodes = KernelInodes<false>;
-/// After it.
-pub type PatchedInodes = KernelInodes<true>;
 
 fn fill(node: &LinkNode, attr: &Attr) {
     let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
@@ -61,25 +58,33 @@ fn copy(node: &LinkNode) -> Attr {
     }
 }
 
-impl<const PATCHED: bool> KernelInodes<PATCHED> {
+impl<C: InodeChanges> KernelInodes<C> {
     fn make(&self, ino: u64) -> Result<u32> {
+        if let Some(known) = self.links.get(ino) {
+            self.put(known);
+            bail!("inode {ino} is known");
+        }
         let slot = self.slab.alloc(&self.pool).context("no slot is left")?;
-        fill(self.links.node(slot), &attr_of(ino));
-        ensure!(self.links.insert(slot, ino), "inode {ino} is known");
+        ensure!(self.links.insert(slot, ino, |node| fill(node, &attr_of(ino))), "inode {ino} is known");
         Ok(slot)
     }
 
     fn put(&self, slot: u32) {
         if self.links.put(slot) {
-            self.pool.free(slot, |_| &self.slab);
+            self.free(slot);
         }
+    }
+
+    fn free(&self, slot: u32) {
+        self.pool.free(slot, |_| &self.slab);
     }
 }
 
-impl<const PATCHED: bool> Inodes for KernelInodes<PATCHED> {
-    fn new(files: u64) -> Result<Self> {
+impl<C: InodeChanges> Inodes for KernelInodes<C> {
+    fn new(files: u64, heads: HashHeads) -> Result<Self> {
         let slots = u32::try_from((files + SPARE).next_power_of_two()).context("too many files")?;
-        let this = Self { links: Links::new(files, slots)?, pool: Pool::new(slots), slab: Slab::new(0) };
+        let this =
+            Self { links: Links::new(files, slots, heads)?, pool: Pool::new(slots), slab: Slab::new(0) };
         (FIRST..FIRST + files).try_for_each(|ino| this.make(ino).map(|_| ()))?;
         Ok(this)
     }
@@ -104,9 +109,17 @@ impl<const PATCHED: bool> Inodes for KernelInodes<PATCHED> {
         Ok(())
     }
 
+    fn pass_through(&self, ino: u64) -> Result<()> {
+        self.links.rest(self.make(ino)?);
+        if self.links.resting() as usize >= RESTING + BATCH {
+            self.links.prune(|slot| self.free(slot));
+        }
+        Ok(())
+    }
+
     fn each(&self, f: &mut dyn FnMut(u64)) {
         self.links.each(f, &mut |slot| {
-            self.pool.free(slot, |_| &self.slab);
+            self.free(slot);
         });
     }
 }

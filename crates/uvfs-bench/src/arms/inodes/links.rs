@@ -1,36 +1,53 @@
-//! The kernel's inode hash and its list of a superblock's inodes, as links between the inodes of an arena.
+//! The kernel's inode hash, its list of a superblock's inodes and its LRU list, as links between the inodes of an arena.
 //!
-//! There are two forms. Before the change (`PATCHED` is false), one lock covers the whole hash and one the list. After
-//! it, each bucket's head has a lock bit, as in `hlist_bl`. There is also a list for each processor, and an inode
-//! remembers its list, as in the branch vfs-scale. In both forms each inode has a lock of its own (`i_lock`) for its
-//! count and state. All locks are uvfs's bit lock, which spins and then sleeps. Only their number differs.
+//! The forms differ in [`InodeChanges`]. *stock* has one lock for the whole hash, and one list under one lock. *hash-bl*
+//! has a lock bit in each bucket's head, as in `hlist_bl`. *lists* has a list for each processor, and an inode remembers
+//! its list, as in the branch vfs-scale. *both* has both. *rcu* is *stock* with the search of Linux 6.11, without the
+//! lock. In all forms each inode has a lock of its own (`i_lock`) for its count and state. All locks are uvfs's bit
+//! lock, which spins and then sleeps. Only their number differs.
 //!
-//! Lock order: bucket (or hash), then inode; list, then inode. A node's links are written under the lock that covers
-//! them. The steps follow the kernel's documents and mails:
+//! Lock order: bucket (or hash), then list, then inode, then LRU. The LRU's own walk comes from the other side, so it
+//! tries the inode's lock. A node's links are written under the lock that covers them.
 //!
-//! - A lookup takes a reference under the hash's and the inode's lock and drops it by an atomic decrement.
-//! - An inode enters the hash as NEW, then the list, then NEW is cleared.
-//! - An inode is FREEING before it leaves the list and the hash.
-//! - A walk of the list takes a reference, drops the list's lock to look at the inode, and takes the lock again to
-//!   continue.
+//! | kernel's step | step of the models |
+//! |---|---|
+//! | inode by number: hash lock, search, inode lock, count; *rcu*: search without the lock | the same; *rcu* searches again under the lock if it found nothing |
+//! | count dropped: atomic, the last under the inode lock | the same |
+//! | inode not found: a second hold, search again, inode lock, NEW, in the hash; nested in it list lock, in the list | the same |
+//! | inode filled, then inode lock, NEW goes | the same |
+//! | last reference, inode kept: inode lock, nested LRU lock, in the LRU | the same ([`Links::rest`]) |
+//! | shrinker: LRU lock, inode lock tried, FREEING, out of the LRU, for a batch; then each inode ends | the same ([`Links::prune`]) |
+//! | last reference, inode not kept: inode lock, FREEING, ends | the same ([`Links::put`]) |
+//! | end: list lock, out of the list; hash lock, inode lock, out of the hash | the same |
+//! | memory freed after a grace period | slot reused at once; a search without the lock that is led astray finds nothing |
+//! | who meets an inode that is FREEING waits | it is passed over; no measured thread looks for one that ends |
+//! | walk of the list: reference, list lock dropped, inode looked at, lock again | the same |
 
 use std::cell::Cell;
 use std::hint::spin_loop;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
+use clap::ValueEnum;
 use crossbeam_utils::CachePadded;
 use uvfs_sync::arena::Arena;
 use uvfs_sync::bitlock;
 use uvfs_sync::primitives::{AtomicU32, AtomicU64};
 use uvfs_sync::slot;
 
-/// Lists of the patched form: more than processors here, so that each measured thread has one.
+/// Lists of the forms that have one for each processor: more than processors here, so that each measured thread has one.
 const LISTS: usize = 64;
 /// Not yet finished.
 const NEW: u32 = 1;
 /// Being freed.
 const FREEING: u32 = 2;
+/// In the LRU list. Bits of the state change under the inode's lock.
+const LRU: u32 = 4;
+/// Inodes that the shrinker looks at in one go.
+pub const BATCH: usize = 128;
+/// Most steps of a search without the lock: one that is led astray may walk other chains.
+const STEPS: u32 = 1000;
 /// Position of a bucket's first inode in its word, above the lock bits.
 const FIRST_SHIFT: u32 = 8;
 
@@ -47,6 +64,8 @@ pub struct LinkNode {
     list_next: AtomicU32,
     list_prev: AtomicU32,
     list: AtomicU32,
+    lru_next: AtomicU32,
+    lru_prev: AtomicU32,
     state: AtomicU32,
     count: AtomicU32,
     /// The fields that `stat` reports.
@@ -61,17 +80,81 @@ struct List {
     first: AtomicU32,
 }
 
-/// The hash and the list or lists.
+/// What a form has of the changes.
+pub trait InodeChanges: Send + Sync + 'static {
+    /// A lock bit in each bucket's head.
+    const HASH_BL: bool = false;
+    /// A list for each processor.
+    const LISTS: bool = false;
+    /// The hash is searched without its lock.
+    const RCU: bool = false;
+}
+
+/// Nothing.
 #[derive(Debug)]
-pub struct Links<const PATCHED: bool> {
+pub struct Stock;
+/// The thread's patch.
+#[derive(Debug)]
+pub struct HashBl;
+/// The other part of vfs-scale.
+#[derive(Debug)]
+pub struct Lists;
+/// Both.
+#[derive(Debug)]
+pub struct Both;
+/// Linux 6.11.
+#[derive(Debug)]
+pub struct RcuSearch;
+
+impl InodeChanges for Stock {}
+impl InodeChanges for HashBl {
+    const HASH_BL: bool = true;
+}
+impl InodeChanges for Lists {
+    const LISTS: bool = true;
+}
+impl InodeChanges for Both {
+    const HASH_BL: bool = true;
+    const LISTS: bool = true;
+}
+impl InodeChanges for RcuSearch {
+    const RCU: bool = true;
+}
+
+/// How many heads the hash has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HashHeads {
+    /// One for each inode.
+    #[default]
+    Fit,
+    /// One for ten inodes: a kernel sizes it at boot by memory, which with 24 GB gives chains of about ten for 20
+    /// million inodes.
+    Boot,
+}
+
+/// The hash, the list or lists, and the LRU list.
+#[derive(Debug)]
+pub struct Links<C> {
     nodes: Arena<LinkNode>,
     buckets: Box<[AtomicU64]>,
     shift: u32,
     hash_lock: CachePadded<AtomicU64>,
     lists: Box<[CachePadded<List>]>,
+    lru: CachePadded<Lru>,
+    form: PhantomData<C>,
 }
 
-/// The work that the two forms do for `tree` when an inode of uvfs begins or ends.
+/// Unused inodes, the oldest last.
+#[derive(Debug, Default)]
+struct Lru {
+    lock: AtomicU64,
+    first: AtomicU32,
+    last: AtomicU32,
+    len: AtomicU32,
+}
+
+/// The work that the forms do for `tree` when an inode of uvfs begins or ends.
 pub trait InodeLinks: Send + Sync {
     /// An inode begins, in this slot.
     ///
@@ -85,7 +168,13 @@ pub trait InodeLinks: Send + Sync {
     /// If it does not exist.
     fn ended(&self, slot: u32) -> Result<()>;
 
-    /// Counts the inodes by walking the lists.
+    /// Takes a reference by number.
+    fn find(&self, ino: u64) -> Option<u32>;
+
+    /// Drops a reference; if it was the last, the inode stays for a while. Slots of inodes that end instead go to `ended`.
+    fn unused(&self, slot: u32, ended: &mut dyn FnMut(u32));
+
+    /// Counts the inodes, each of which is held, by walking the lists.
     fn count(&self) -> u64;
 }
 
@@ -102,20 +191,38 @@ fn first_of(bucket: u64) -> u32 {
     (bucket >> FIRST_SHIFT) as u32
 }
 
-impl<const PATCHED: bool> Links<PATCHED> {
+/// The form of an arm.
+///
+/// # Errors
+/// If there is no such arm, or no address space.
+pub fn form(arm: &str, inodes: u64, slots: u32, heads: HashHeads) -> Result<Box<dyn InodeLinks>> {
+    Ok(match arm {
+        "stock" => Box::new(Links::<Stock>::new(inodes, slots, heads)?),
+        "hash-bl" => Box::new(Links::<HashBl>::new(inodes, slots, heads)?),
+        "lists" => Box::new(Links::<Lists>::new(inodes, slots, heads)?),
+        "both" => Box::new(Links::<Both>::new(inodes, slots, heads)?),
+        "rcu" => Box::new(Links::<RcuSearch>::new(inodes, slots, heads)?),
+        other => bail!("{other:?} is no form of the kernel's inode cache"),
+    })
+}
+
+impl<C: InodeChanges> Links<C> {
     /// For about `inodes` inodes, whose slots are below `slots`.
     ///
     /// # Errors
     /// If there is no address space.
-    pub fn new(inodes: u64, slots: u32) -> Result<Self> {
-        let buckets = inodes.max(1024).next_power_of_two();
-        let lists = if PATCHED { LISTS } else { 1 };
+    pub fn new(inodes: u64, slots: u32, heads: HashHeads) -> Result<Self> {
+        let heads = if heads == HashHeads::Fit { inodes } else { inodes / 10 };
+        let buckets = heads.max(64).next_power_of_two();
+        let lists = if C::LISTS { LISTS } else { 1 };
         Ok(Self {
             nodes: Arena::reserve(slots)?,
             buckets: (0..buckets).map(|_| AtomicU64::new(0)).collect(),
             shift: 64 - buckets.trailing_zeros(),
             hash_lock: CachePadded::default(),
             lists: (0..lists).map(|_| CachePadded::default()).collect(),
+            lru: CachePadded::default(),
+            form: PhantomData,
         })
     }
 
@@ -125,43 +232,35 @@ impl<const PATCHED: bool> Links<PATCHED> {
         self.nodes.get(slot)
     }
 
-    /// The bucket of a number, locked.
     #[inline]
-    fn lock_bucket(&self, ino: u64) -> &AtomicU64 {
-        let at = (ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize;
-        let bucket = &self.buckets[at];
-        bitlock::lock(if PATCHED { bucket } else { &self.hash_lock });
-        bucket
+    fn bucket(&self, ino: u64) -> &AtomicU64 {
+        &self.buckets[(ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize]
     }
 
     #[inline]
-    fn unlock_bucket(&self, bucket: &AtomicU64) {
-        bitlock::unlock(if PATCHED { bucket } else { &self.hash_lock });
+    fn lock_of<'l>(&'l self, bucket: &'l AtomicU64) -> &'l AtomicU64 {
+        if C::HASH_BL { bucket } else { &self.hash_lock }
     }
 
     /// Sets the bucket's first inode; the caller holds the bucket's lock. The lock bits are kept, because waiters may
-    /// set the bit that says that they wait.
+    /// set the bit that says that they wait. Release: who searches without the lock finds a complete node.
     #[inline]
     fn set_first(bucket: &AtomicU64, slot: u32) {
         let old = u64::from(first_of(bucket.load(Ordering::Relaxed)));
-        bucket.fetch_xor((old ^ u64::from(slot)) << FIRST_SHIFT, Ordering::Relaxed);
+        bucket.fetch_xor((old ^ u64::from(slot)) << FIRST_SHIFT, Ordering::Release);
     }
 
     /// Takes a reference to the inode of a number; returns its slot.
     #[inline]
     pub fn get(&self, ino: u64) -> Option<u32> {
-        let bucket = self.lock_bucket(ino);
-        let mut at = first_of(bucket.load(Ordering::Relaxed));
-        let mut found = None;
-        while at != 0 {
-            let node = self.nodes.get(at);
-            if node.ino.load(Ordering::Relaxed) == ino && self.hold(node) {
-                found = Some(at);
-                break;
-            }
-            at = node.hash_next.load(Ordering::Relaxed);
+        let bucket = self.bucket(ino);
+        let mut found = if C::RCU { self.search(bucket, ino, STEPS) } else { None };
+        if found.is_none() {
+            let lock = self.lock_of(bucket);
+            bitlock::lock(lock);
+            found = self.search(bucket, ino, u32::MAX);
+            bitlock::unlock(lock);
         }
-        self.unlock_bucket(bucket);
         let node = self.nodes.get(found?);
         while node.state.load(Ordering::Acquire) & NEW != 0 {
             spin_loop();
@@ -169,11 +268,31 @@ impl<const PATCHED: bool> Links<PATCHED> {
         found
     }
 
-    /// Takes a reference, unless the inode is ending.
+    /// Searches a chain for at most so many steps, and takes a reference. Without the lock a node on the way may end and
+    /// enter another chain, so the search may miss its inode, but it never finds a wrong one: [`Self::hold`] compares
+    /// again under the inode's lock.
     #[inline]
-    fn hold(&self, node: &LinkNode) -> bool {
+    fn search(&self, bucket: &AtomicU64, ino: u64, steps: u32) -> Option<u32> {
+        let mut at = first_of(bucket.load(Ordering::Acquire));
+        for _ in 0..steps {
+            if at == 0 {
+                break;
+            }
+            let node = self.nodes.get(at);
+            if node.ino.load(Ordering::Relaxed) == ino && self.hold(node, ino) {
+                return Some(at);
+            }
+            at = node.hash_next.load(Ordering::Acquire);
+        }
+        None
+    }
+
+    /// Takes a reference, unless the inode is ending or is another one by now.
+    #[inline]
+    fn hold(&self, node: &LinkNode, ino: u64) -> bool {
         bitlock::lock(&node.lock);
-        let lives = node.state.load(Ordering::Relaxed) & FREEING == 0;
+        let lives =
+            node.state.load(Ordering::Relaxed) & FREEING == 0 && node.ino.load(Ordering::Relaxed) == ino;
         if lives {
             node.count.fetch_add(1, Ordering::Relaxed);
         }
@@ -181,58 +300,137 @@ impl<const PATCHED: bool> Links<PATCHED> {
         lives
     }
 
+    /// Drops a reference that is not the last. False: it is, and is still there.
+    #[inline]
+    fn put_shared(node: &LinkNode) -> bool {
+        let mut count = node.count.load(Ordering::Relaxed);
+        while count > 1 {
+            match node.count.compare_exchange_weak(count, count - 1, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => count = now,
+            }
+        }
+        false
+    }
+
     /// Drops a reference. True if it was the last, so that the inode has left the hash and the list.
     #[inline]
     pub fn put(&self, slot: u32) -> bool {
         let node = self.nodes.get(slot);
-        let mut count = node.count.load(Ordering::Relaxed);
-        while count > 1 {
-            match node.count.compare_exchange_weak(count, count - 1, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return false,
-                Err(now) => count = now,
-            }
+        if Self::put_shared(node) {
+            return false;
         }
         bitlock::lock(&node.lock);
         let last = node.count.fetch_sub(1, Ordering::AcqRel) == 1;
         if last {
+            self.leave_lru(slot);
             node.state.store(FREEING, Ordering::Relaxed);
         }
         bitlock::unlock(&node.lock);
         if last {
-            self.leave_list(slot);
-            self.leave_hash(slot);
+            self.end(slot);
         }
         last
     }
 
-    /// Makes an inode findable, with one reference. False: one with that number exists.
+    /// Drops a reference. If it was the last, the inode stays, in the LRU list.
     #[inline]
-    pub fn insert(&self, slot: u32, ino: u64) -> bool {
+    pub fn rest(&self, slot: u32) {
         let node = self.nodes.get(slot);
-        node.ino.store(ino, Ordering::Relaxed);
-        node.state.store(NEW, Ordering::Relaxed);
-        node.count.store(1, Ordering::Relaxed);
-        let bucket = self.lock_bucket(ino);
+        if Self::put_shared(node) {
+            return;
+        }
+        bitlock::lock(&node.lock);
+        let state = node.state.load(Ordering::Relaxed);
+        if node.count.fetch_sub(1, Ordering::AcqRel) == 1 && state & LRU == 0 {
+            node.state.store(state | LRU, Ordering::Relaxed);
+            self.enter_lru(slot);
+        }
+        bitlock::unlock(&node.lock);
+    }
+
+    /// Inodes in the LRU list.
+    pub fn resting(&self) -> u32 {
+        self.lru.len.load(Ordering::Relaxed)
+    }
+
+    /// Ends the oldest unused inodes, at most [`BATCH`], whose slots go to `ended`.
+    pub fn prune(&self, mut ended: impl FnMut(u32)) {
+        let mut batch = [0; BATCH];
+        let mut len = 0;
+        bitlock::lock(&self.lru.lock);
+        let mut at = self.lru.last.load(Ordering::Relaxed);
+        for _ in 0..BATCH {
+            if at == 0 {
+                break;
+            }
+            let node = self.nodes.get(at);
+            let before = node.lru_prev.load(Ordering::Relaxed);
+            // Tried, because the order of the locks is the other one. An inode whose lock is held is passed over.
+            if node.lock.compare_exchange(0, bitlock::LOCK, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                self.unlink_lru(node);
+                let state = node.state.load(Ordering::Relaxed) & !LRU;
+                // One that is in use again only leaves the list.
+                if node.count.load(Ordering::Relaxed) == 0 {
+                    node.state.store(state | FREEING, Ordering::Relaxed);
+                    batch[len] = at;
+                    len += 1;
+                } else {
+                    node.state.store(state, Ordering::Relaxed);
+                }
+                bitlock::unlock(&node.lock);
+            }
+            at = before;
+        }
+        bitlock::unlock(&self.lru.lock);
+        for slot in &batch[..len] {
+            self.end(*slot);
+            ended(*slot);
+        }
+    }
+
+    /// Takes an inode that is FREEING out of the list and the hash.
+    fn end(&self, slot: u32) {
+        self.leave_list(slot);
+        self.leave_hash(slot);
+    }
+
+    /// Makes an inode findable, with one reference, and lets `fill` write its attributes. False: one with that number
+    /// exists. The caller has searched before; this is the kernel's second search.
+    #[inline]
+    pub fn insert(&self, slot: u32, ino: u64, fill: impl FnOnce(&LinkNode)) -> bool {
+        let node = self.nodes.get(slot);
+        let bucket = self.bucket(ino);
+        let lock = self.lock_of(bucket);
+        bitlock::lock(lock);
         let first = first_of(bucket.load(Ordering::Relaxed));
         let mut at = first;
         while at != 0 {
             let other = self.nodes.get(at);
             if other.ino.load(Ordering::Relaxed) == ino && other.state.load(Ordering::Relaxed) & FREEING == 0
             {
-                self.unlock_bucket(bucket);
+                bitlock::unlock(lock);
                 return false;
             }
             at = other.hash_next.load(Ordering::Relaxed);
         }
+        bitlock::lock(&node.lock);
+        // The slot's last inode was FREEING until here, so that no search without the lock has held it.
+        node.ino.store(ino, Ordering::Relaxed);
+        node.count.store(1, Ordering::Relaxed);
+        node.state.store(NEW, Ordering::Relaxed);
         node.hash_prev.store(0, Ordering::Relaxed);
-        node.hash_next.store(first, Ordering::Relaxed);
+        node.hash_next.store(first, Ordering::Release);
         if first != 0 {
             self.nodes.get(first).hash_prev.store(slot, Ordering::Relaxed);
         }
         Self::set_first(bucket, slot);
-        self.unlock_bucket(bucket);
+        bitlock::unlock(&node.lock);
         self.enter_list(slot);
+        bitlock::unlock(lock);
+        fill(node);
         bitlock::lock(&node.lock);
+        // Another thread may already hold the inode, but it changes no state before NEW has gone.
         node.state.store(0, Ordering::Release);
         bitlock::unlock(&node.lock);
         true
@@ -240,20 +438,65 @@ impl<const PATCHED: bool> Links<PATCHED> {
 
     fn leave_hash(&self, slot: u32) {
         let node = self.nodes.get(slot);
-        let bucket = self.lock_bucket(node.ino.load(Ordering::Relaxed));
+        let bucket = self.bucket(node.ino.load(Ordering::Relaxed));
+        let lock = self.lock_of(bucket);
+        bitlock::lock(lock);
+        bitlock::lock(&node.lock);
         let (prev, next) = (node.hash_prev.load(Ordering::Relaxed), node.hash_next.load(Ordering::Relaxed));
         match prev {
             0 => Self::set_first(bucket, next),
-            prev => self.nodes.get(prev).hash_next.store(next, Ordering::Relaxed),
+            prev => self.nodes.get(prev).hash_next.store(next, Ordering::Release),
         }
         if next != 0 {
             self.nodes.get(next).hash_prev.store(prev, Ordering::Relaxed);
         }
-        self.unlock_bucket(bucket);
+        bitlock::unlock(&node.lock);
+        bitlock::unlock(lock);
+    }
+
+    /// At the head of the LRU list. The caller holds the inode's lock.
+    fn enter_lru(&self, slot: u32) {
+        let (lru, node) = (&self.lru, self.nodes.get(slot));
+        bitlock::lock(&lru.lock);
+        let first = lru.first.load(Ordering::Relaxed);
+        node.lru_prev.store(0, Ordering::Relaxed);
+        node.lru_next.store(first, Ordering::Relaxed);
+        match first {
+            0 => lru.last.store(slot, Ordering::Relaxed),
+            first => self.nodes.get(first).lru_prev.store(slot, Ordering::Relaxed),
+        }
+        lru.first.store(slot, Ordering::Relaxed);
+        lru.len.store(lru.len.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        bitlock::unlock(&lru.lock);
+    }
+
+    /// Out of the LRU list, if it is there. The caller holds the inode's lock.
+    fn leave_lru(&self, slot: u32) {
+        let node = self.nodes.get(slot);
+        if node.state.load(Ordering::Relaxed) & LRU != 0 {
+            bitlock::lock(&self.lru.lock);
+            self.unlink_lru(node);
+            bitlock::unlock(&self.lru.lock);
+        }
+    }
+
+    /// The caller holds the LRU's lock.
+    fn unlink_lru(&self, node: &LinkNode) {
+        let lru = &self.lru;
+        let (prev, next) = (node.lru_prev.load(Ordering::Relaxed), node.lru_next.load(Ordering::Relaxed));
+        match prev {
+            0 => lru.first.store(next, Ordering::Relaxed),
+            prev => self.nodes.get(prev).lru_next.store(next, Ordering::Relaxed),
+        }
+        match next {
+            0 => lru.last.store(prev, Ordering::Relaxed),
+            next => self.nodes.get(next).lru_prev.store(prev, Ordering::Relaxed),
+        }
+        lru.len.store(lru.len.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
     }
 
     fn enter_list(&self, slot: u32) {
-        let at = if PATCHED { own_list() } else { 0 };
+        let at = if C::LISTS { own_list() } else { 0 };
         let (list, node) = (&self.lists[at], self.nodes.get(slot));
         node.list.store(at as u32, Ordering::Relaxed);
         node.list_prev.store(0, Ordering::Relaxed);
@@ -296,7 +539,9 @@ impl<const PATCHED: bool> Links<PATCHED> {
             while at != 0 {
                 let node = self.nodes.get(at);
                 // Skip NEW inodes like ending ones: neither kind is complete.
-                if node.state.load(Ordering::Relaxed) & NEW != 0 || !self.hold(node) {
+                if node.state.load(Ordering::Relaxed) & NEW != 0
+                    || !self.hold(node, node.ino.load(Ordering::Relaxed))
+                {
                     at = node.list_next.load(Ordering::Relaxed);
                     continue;
                 }
@@ -313,19 +558,26 @@ impl<const PATCHED: bool> Links<PATCHED> {
     }
 }
 
-impl<const PATCHED: bool> InodeLinks for Links<PATCHED> {
+impl<C: InodeChanges> InodeLinks for Links<C> {
     fn began(&self, slot: u32, ino: u64) -> Result<()> {
-        if !self.insert(slot, ino) {
-            bail!("inode {ino} began twice");
-        }
+        ensure!(self.insert(slot, ino, |_| {}), "inode {ino} began twice");
         Ok(())
     }
 
     fn ended(&self, slot: u32) -> Result<()> {
-        if !self.put(slot) {
-            bail!("an inode that ends is held by somebody");
-        }
+        ensure!(self.put(slot), "an inode that ends is held by somebody");
         Ok(())
+    }
+
+    fn find(&self, ino: u64) -> Option<u32> {
+        self.get(ino)
+    }
+
+    fn unused(&self, slot: u32, ended: &mut dyn FnMut(u32)) {
+        self.rest(slot);
+        if self.resting() as usize >= BATCH {
+            self.prune(ended);
+        }
     }
 
     fn count(&self) -> u64 {
@@ -336,71 +588,5 @@ impl<const PATCHED: bool> InodeLinks for Links<PATCHED> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeSet;
-
-    fn links<const PATCHED: bool>() {
-        let links = Links::<PATCHED>::new(64, 1 << 12).unwrap();
-        assert!((1..=3000).all(|slot| links.insert(slot, u64::from(slot) * 7)));
-        assert!(!links.insert(3001, 7), "a number twice");
-        assert_eq!((links.get(14), links.get(15)), (Some(2), None));
-        assert!(!links.put(2) && links.put(2));
-        assert_eq!((links.get(14), links.count()), (None, 2999));
-        for slot in (1..=3000).filter(|slot| *slot != 2) {
-            assert!(links.put(slot));
-        }
-        assert_eq!(links.count(), 0);
-        assert!(links.buckets.iter().all(|bucket| first_of(bucket.load(Ordering::Relaxed)) == 0));
-    }
-
-    #[test]
-    fn what_is_put_in_is_found_until_it_is_taken_out() {
-        links::<false>();
-        links::<true>();
-    }
-
-    /// Each thread inserts and removes its own numbers, while one enumerates all.
-    fn beside<const PATCHED: bool>() {
-        let links = Links::<PATCHED>::new(64, 1 << 14).unwrap();
-        assert!((1..=100).all(|slot| links.insert(slot, u64::from(slot))));
-        std::thread::scope(|scope| {
-            for thread in 1..=3u32 {
-                let links = &links;
-                scope.spawn(move || {
-                    for i in 0..3000u32 {
-                        // Each slot once: the enumerator may still be ending an earlier inode.
-                        let slot = thread * 3000 + i;
-                        let ino = u64::from(slot);
-                        assert!(links.insert(slot, ino) && links.get(ino) == Some(slot));
-                        assert!(links.get(u64::from(i % 100 + 1)).is_some());
-                        links.put(i % 100 + 1);
-                        links.put(slot);
-                        // The enumerator may hold the other reference for a while; the inode then ends there.
-                        links.put(slot);
-                        while links.get(ino).is_some_and(|held| !links.put(held)) {
-                            std::thread::yield_now();
-                        }
-                    }
-                });
-            }
-            for _ in 0..50 {
-                let mut seen = BTreeSet::new();
-                links.each(
-                    &mut |ino| {
-                        seen.insert(ino);
-                    },
-                    &mut |_| {},
-                );
-                assert!((1..=100).all(|ino| seen.contains(&ino)));
-            }
-        });
-        assert_eq!(links.count(), 100);
-    }
-
-    #[test]
-    fn links_hold_beside_each_other() {
-        beside::<false>();
-        beside::<true>();
-    }
-}
+#[path = "links_tests.rs"]
+mod tests;

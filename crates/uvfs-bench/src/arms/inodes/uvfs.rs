@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
 use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, SbId, SbOptions, Ttl};
 
+use crate::arms::inodes::links::HashHeads;
 use crate::arms::inodes::{FIRST, Inodes, attr_of};
 
 /// Inodes besides those that stay.
@@ -28,7 +29,7 @@ impl UvfsInodes {
 }
 
 impl Inodes for UvfsInodes {
-    fn new(files: u64) -> Result<Self> {
+    fn new(files: u64, _heads: HashHeads) -> Result<Self> {
         let max_inodes = u32::try_from((files + SPARE).next_power_of_two())?;
         let cache = Cache::new(Config { max_inodes, ..Config::default() })?;
         let sb = cache.add_superblock(SbOptions {
@@ -58,6 +59,11 @@ impl Inodes for UvfsInodes {
 
     fn make_and_end(&self, ino: u64) -> Result<()> {
         self.make(ino).map(drop)
+    }
+
+    /// uvfs keeps an inode as long as a name or a holder needs it, so this one ends.
+    fn pass_through(&self, ino: u64) -> Result<()> {
+        self.make_and_end(ino)
     }
 
     fn each(&self, f: &mut dyn FnMut(u64)) {

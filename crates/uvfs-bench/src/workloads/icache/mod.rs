@@ -5,6 +5,8 @@
 //! - `stat`: reads an inode's attributes, by a number in random order.
 //! - `get`: takes a reference and drops it.
 //! - `make-end`: makes an inode under an unused number; it ends with its reference.
+//! - `through`: makes an inode under an unused number and drops it; the models keep the last 1,024 unused ones in the LRU
+//!   list, and their shrinker ends older ones.
 //! - `enumerate`: visits all inodes, each held while its number is read, while another thread makes and ends inodes.
 //!   An operation is one permanent inode.
 //!
@@ -18,7 +20,9 @@ use clap::{Arg, ArgMatches, ValueEnum};
 use serde_json::json;
 use uvfs_cache::Attr;
 
-use crate::arms::inodes::{FIRST, Inodes, attr_of, kernel, uvfs};
+use crate::arms::inodes::kernel::KernelInodes;
+use crate::arms::inodes::links::{Both, HashBl, HashHeads, Lists, RcuSearch, Stock};
+use crate::arms::inodes::{FIRST, Inodes, attr_of, uvfs};
 use crate::harness::schedule::Params;
 use crate::harness::{Arm, Companion, Worker, WorkerSeat};
 use crate::workloads::target::RunTarget;
@@ -39,6 +43,8 @@ enum Phase {
     Get,
     /// Makes an inode under a new number; it ends at once.
     MakeEnd,
+    /// Makes an inode and drops it; an old one ends in its place.
+    Through,
     /// Visits all inodes, beside a thread that makes and ends others.
     Enumerate,
 }
@@ -52,28 +58,33 @@ impl Workload for Icache {
     }
 
     fn about(&self) -> &'static str {
-        "inodes by number: stat, get, make and end, enumerate; uvfs and the kernel's hash and list"
+        "inodes by number: stat, get, make and end, enumerate; uvfs, and the kernel's hash and list in five forms"
     }
 
     fn arms(&self) -> Vec<&'static str> {
-        vec!["null", "stock", "patched", "uvfs"]
+        vec!["null", "stock", "hash-bl", "lists", "both", "rcu", "uvfs"]
     }
 
     fn args(&self) -> Vec<Arg> {
         vec![
             options::files("100000").help("Inodes that stay; each number is a case"),
             options::phases::<Phase>(),
+            options::heads(),
         ]
     }
 
     fn cases<'w>(&'w self, matches: &ArgMatches) -> Result<Vec<Prepare<'w>>> {
-        let phases = options::chosen::<Phase>(matches);
-        let case = |files| Prepare {
-            params: Params::from_iter([("files".to_owned(), json!(files))]),
+        let (phases, heads) = (options::chosen::<Phase>(matches), options::chosen_heads(matches));
+        let case = |files, heads| Prepare {
+            params: Params::from_iter([
+                ("files".to_owned(), json!(files)),
+                ("heads".to_owned(), json!(heads)),
+            ]),
             variants: phases.iter().map(|p| Params::from_iter([("phase".to_owned(), json!(p))])).collect(),
-            maker: Box::new(Numbers { files, phases: phases.clone() }),
+            maker: Box::new(Numbers { files, heads, phases: phases.clone() }),
         };
-        Ok(options::numbers(matches, "files")?.into_iter().map(case).collect())
+        let files = options::numbers(matches, "files")?;
+        Ok(files.iter().flat_map(|files| heads.iter().map(|heads| case(*files, *heads))).collect())
     }
 
     fn companions(&self, matches: &ArgMatches) -> usize {
@@ -87,12 +98,13 @@ impl Workload for Icache {
 
 struct Numbers {
     files: u64,
+    heads: HashHeads,
     phases: Vec<Phase>,
 }
 
 impl Numbers {
     fn of<I: Inodes>(&self, name: &'static str, caches: usize) -> Result<Box<dyn Arm>> {
-        let caches = (0..caches).map(|_| I::new(self.files)).collect::<Result<_>>()?;
+        let caches = (0..caches).map(|_| I::new(self.files, self.heads)).collect::<Result<_>>()?;
         let (files, phases) = (self.files, self.phases.clone());
         let (phase, next) = (AtomicU64::new(0), AtomicU64::new(0));
         Ok(Box::new(Caches::<I> { name, caches, files, phases, phase, next }))
@@ -104,8 +116,11 @@ impl Maker for Numbers {
         match name {
             // One for each thread, and one for the companion beside them.
             "null" => self.of::<uvfs::UvfsInodes>(name, threads + 1),
-            "stock" => self.of::<kernel::StockInodes>(name, 1),
-            "patched" => self.of::<kernel::PatchedInodes>(name, 1),
+            "stock" => self.of::<KernelInodes<Stock>>(name, 1),
+            "hash-bl" => self.of::<KernelInodes<HashBl>>(name, 1),
+            "lists" => self.of::<KernelInodes<Lists>>(name, 1),
+            "both" => self.of::<KernelInodes<Both>>(name, 1),
+            "rcu" => self.of::<KernelInodes<RcuSearch>>(name, 1),
             "uvfs" => self.of::<uvfs::UvfsInodes>(name, 1),
             other => bail!("{other:?} is no arm"),
         }
@@ -171,6 +186,9 @@ impl<I: Inodes> Arm for Caches<I> {
                 "enumerating finds {seen} inodes, not {}",
                 self.files
             );
+            let (last, through) = (OWN - 1, 4096);
+            (0..through).try_for_each(|n| cache.pass_through(last - n))?;
+            ensure!(!cache.get(last), "an old unused inode is found");
         }
         Ok(())
     }
@@ -182,6 +200,7 @@ impl<I: Inodes> Arm for Caches<I> {
             Phase::Stat => Box::new(Stat { cache, files, random }),
             Phase::Get => Box::new(Get { cache, files, random }),
             Phase::MakeEnd => Box::new(MakeEnd { cache, next: self.own_numbers() }),
+            Phase::Through => Box::new(Through { cache, next: self.own_numbers() }),
             Phase::Enumerate => Box::new(Enumerate { cache, files }),
         })
     }
@@ -262,6 +281,21 @@ impl<I: Inodes> Worker for MakeEnd<'_, I> {
     fn batch(&mut self, ops: u64) -> Result<()> {
         for _ in 0..ops {
             self.cache.make_and_end(self.next)?;
+            self.next += 1;
+        }
+        Ok(())
+    }
+}
+
+struct Through<'a, I> {
+    cache: &'a I,
+    next: u64,
+}
+
+impl<I: Inodes> Worker for Through<'_, I> {
+    fn batch(&mut self, ops: u64) -> Result<()> {
+        for _ in 0..ops {
+            self.cache.pass_through(self.next)?;
             self.next += 1;
         }
         Ok(())

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::harness::{Arm, Companion, Worker, WorkerSeat};
-use crate::workloads::showgids::{PATH, Pattern, READ, TEXT};
+use crate::workloads::showgids::{GidsPlan, PATH, Pattern, READ, TEXT};
 use crate::workloads::target::{RunTarget, directory};
 
 /// Longest sleep of the thread that changes the tree.
@@ -28,7 +28,7 @@ struct Elsewhere {
     /// Distinguishes it from other workloads' arms.
     showgids: Pattern,
     dir: PathBuf,
-    files: u64,
+    plan: GidsPlan,
 }
 
 /// The arm.
@@ -36,8 +36,8 @@ pub struct ShowgidsCalls {
     name: String,
     dir: PathBuf,
     pattern: Pattern,
-    files: u64,
-    changes: u64,
+    /// With as many files as there are.
+    plan: GidsPlan,
     asked: u64,
     /// The files made for this arm, if any.
     _made: Option<tempfile::TempDir>,
@@ -48,8 +48,9 @@ impl ShowgidsCalls {
     ///
     /// # Errors
     /// If there are none and none can be made, or if they exist but changes are asked for.
-    pub fn new(target: &RunTarget, pattern: &Pattern, files: u64, changes: u64) -> Result<Self> {
+    pub fn new(target: &RunTarget, pattern: &Pattern, plan: GidsPlan) -> Result<Self> {
         let RunTarget::Dir { name, dir } = target else { bail!("this process's own arms are no target") };
+        let GidsPlan { files, changes, .. } = plan;
         let found = found(dir, pattern, files)?;
         let made = if found == 0 { Some(made(dir, pattern, files)?) } else { None };
         ensure!(
@@ -58,13 +59,13 @@ impl ShowgidsCalls {
             dir.join(pattern.at(0)).display()
         );
         let dir = made.as_ref().map_or(dir.clone(), |made| made.path().to_owned());
-        let files_there = if found == 0 { files } else { found };
+        let plan = GidsPlan { files: if found == 0 { files } else { found }, ..plan };
         let (name, pattern) = (name.clone(), pattern.clone());
-        Ok(Self { name, dir, pattern, files: files_there, changes, asked: files, _made: made })
+        Ok(Self { name, dir, pattern, plan, asked: files, _made: made })
     }
 
     fn elsewhere(&self) -> Elsewhere {
-        Elsewhere { showgids: self.pattern.clone(), dir: self.dir.clone(), files: self.files }
+        Elsewhere { showgids: self.pattern.clone(), dir: self.dir.clone(), plan: self.plan }
     }
 }
 
@@ -97,7 +98,7 @@ impl Arm for ShowgidsCalls {
 
     fn check(&self) -> Result<()> {
         let mut reading = Reading::new(self.elsewhere(), 0)?;
-        for n in 0..self.files {
+        for n in 0..self.plan.files {
             let text = reading.one()?.to_vec();
             let whole = std::fs::read(self.dir.join(self.pattern.at(n)))?;
             let len = whole.len().min(READ);
@@ -110,25 +111,29 @@ impl Arm for ShowgidsCalls {
         worker(self.elsewhere(), seat)
     }
 
+    fn grain(&self, _variant: usize) -> Option<u64> {
+        self.plan.grain()
+    }
+
     fn companion<'a>(&'a self) -> Result<Option<Box<dyn Companion + 'a>>> {
-        if self.changes == 0 {
+        if self.plan.changes == 0 {
             return Ok(None);
         }
-        let every = Duration::from_nanos(1_000_000_000 / self.changes);
+        let every = Duration::from_nanos(1_000_000_000 / self.plan.changes);
         let last = self.dir.join(self.pattern.at(0));
         let path = last.parent().context("a path without a directory")?.join("new");
-        Ok(Some(Box::new(Changing { path, every, began: Instant::now(), done: 0 })))
+        Ok(Some(Box::new(Changing { path, storm: self.plan.storm, every, began: Instant::now(), done: 0 })))
     }
 
     fn elsewhere(&self, _variant: usize) -> Option<Value> {
         // The thread that changes the tree is in this process, so an arm with changes has no worker processes.
-        serde_json::to_value(self.elsewhere()).ok().filter(|_| self.changes == 0)
+        serde_json::to_value(self.elsewhere()).ok().filter(|_| self.plan.changes == 0)
     }
 
     fn remark(&self) -> Option<String> {
         let path = self.dir.join(self.pattern.at(0));
-        (self.files != self.asked)
-            .then(|| format!("{} files, as many as there are like {}", self.files, path.display()))
+        let files = self.plan.files;
+        (files != self.asked).then(|| format!("{files} files, as many as there are like {}", path.display()))
     }
 }
 
@@ -142,7 +147,7 @@ pub fn worker_elsewhere(said: &Value, seat: WorkerSeat) -> Option<Result<Box<dyn
 }
 
 fn worker(said: Elsewhere, seat: WorkerSeat) -> Result<Box<dyn Worker>> {
-    let first = seat.index as u64 * said.files / seat.of.max(1) as u64;
+    let first = seat.index as u64 * said.plan.files / seat.of.max(1) as u64;
     Ok(Box::new(Reading::new(said, first)?))
 }
 
@@ -151,6 +156,8 @@ struct Reading {
     fd: OwnedFd,
     pattern: Pattern,
     files: u64,
+    /// Passes over the files that remain, if their number is fixed.
+    left: Option<u64>,
     next: u64,
     path: [u8; PATH],
     text: [u8; TEXT],
@@ -158,8 +165,9 @@ struct Reading {
 
 impl Reading {
     fn new(what: Elsewhere, first: u64) -> Result<Self> {
-        let Elsewhere { showgids: pattern, dir, files } = what;
-        Ok(Self { fd: directory(&dir)?, pattern, files, next: first, path: [0; PATH], text: [0; TEXT] })
+        let Elsewhere { showgids: pattern, dir, plan } = what;
+        let (fd, files, left) = (directory(&dir)?, plan.files, plan.passes());
+        Ok(Self { fd, pattern, files, left, next: first, path: [0; PATH], text: [0; TEXT] })
     }
 
     /// Reads one file.
@@ -183,25 +191,46 @@ impl Worker for Reading {
         for _ in 0..ops {
             black_box(self.one()?);
         }
+        // A batch is a pass, if their number is fixed.
+        self.left = self.left.map(|left| left.saturating_sub(1));
         Ok(())
+    }
+
+    fn finished(&self) -> Option<bool> {
+        self.left.map(|left| left == 0)
     }
 }
 
-/// Makes and removes a file.
+/// Makes and removes a file, or a directory of files.
 struct Changing {
     path: PathBuf,
+    storm: u64,
     every: Duration,
     began: Instant,
     done: u64,
+}
+
+impl Changing {
+    fn add(&self) -> std::io::Result<()> {
+        if self.storm == 0 {
+            return std::fs::File::create(&self.path).map(drop);
+        }
+        std::fs::create_dir(&self.path)?;
+        (0..self.storm).try_for_each(|n| std::fs::File::create(self.path.join(n.to_string())).map(drop))
+    }
+
+    fn remove(&self) -> std::io::Result<()> {
+        if self.storm == 0 { std::fs::remove_file(&self.path) } else { std::fs::remove_dir_all(&self.path) }
+    }
 }
 
 impl Companion for Changing {
     fn step(&mut self) -> Result<()> {
         while self.began + self.every * (self.done as u32 + 1) <= Instant::now() {
             if self.done.is_multiple_of(2) {
-                drop(std::fs::File::create(&self.path)?);
+                self.add()?
             } else {
-                std::fs::remove_file(&self.path)?;
+                self.remove()?
             }
             self.done += 1;
         }
@@ -214,7 +243,7 @@ impl Drop for Changing {
     fn drop(&mut self) {
         if !self.done.is_multiple_of(2) {
             // The whole directory is removed anyway.
-            let _ = std::fs::remove_file(&self.path);
+            let _ = self.remove();
         }
     }
 }

@@ -1,14 +1,13 @@
 //! The loop on uvfs's kernfs driver: through its `Context`, or with references and a kernel's tree lock.
 //!
 //! A tree is the path's directories with the files in the last one, mode 0444, read by a user who does not own them.
-//! With `linked`, `mlx5_0` is a link to a directory below `devices`, as in sysfs. A
-//! change adds or removes a node, alternately in the directory that is read and in one beside it. In `null` the
-//! changes go to a tree that nobody reads, so that they take the same processor time.
+//! With `linked`, `mlx5_0` is a link to a directory below `devices`, as in sysfs. Changes are made by
+//! [`changing`](super::changing). In `null` they go to a tree that nobody reads, so that they take the same processor
+//! time.
 
 use std::hint::black_box;
 use std::io::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -18,24 +17,20 @@ use uvfs_drivers::kernfs::{Kernfs, Meta, Node, Options};
 use crate::arms::kernfs::TreeLocks;
 use crate::harness::{Arm, Companion, Worker, WorkerSeat};
 use crate::workloads::lookups::USER;
-use crate::workloads::showgids::{PATH, READ, TEXT};
+use crate::workloads::showgids::changing::{ChangeBook, Changing};
+use crate::workloads::showgids::{GidsPlan, PATH, READ, TEXT};
 
 /// The adapter's directory, if `class` has a link to it.
 const DEVICE: [&str; 5] = ["devices", "pci0000:00", "0000:00:02.0", "infiniband", "mlx5_0"];
-/// Longest sleep of the thread that changes the tree: it must soon notice that a turn is over.
-const PAUSE: Duration = Duration::from_millis(1);
-/// Changes at a time.
-const BURST: u64 = 256;
-
 /// One tree, mounted.
-struct NameTree {
+pub struct NameTree {
     vfs: Arc<Vfs>,
     /// A kernel's locks, if they are the arm's subject.
     locks: Option<TreeLocks>,
     /// The directory that the readers read.
-    gids: Node,
+    pub gids: Node,
     /// A directory beside it.
-    beside: Node,
+    pub beside: Node,
     /// Keeps the tree alive.
     _kernfs: Kernfs,
 }
@@ -96,17 +91,36 @@ impl NameTree {
         read
     }
 
-    fn add(&self, dir: &Node) -> Result<Node> {
-        let node = dir.add_attr("new", Meta::new(0o444), attribute(0))?;
-        self.locks.as_ref().map_or(Ok(()), |locks| locks.add(&node))?;
-        Ok(node)
+    /// Adds a file, or a directory with so many files. Returns it, and the time that the model took.
+    ///
+    /// # Errors
+    /// The error of uvfs.
+    pub fn add(&self, dir: &Node, storm: u64) -> Result<(Node, Duration)> {
+        let mut took = Duration::ZERO;
+        let mut known = |node: &Node| -> Result<()> {
+            let began = Instant::now();
+            self.locks.as_ref().map_or(Ok(()), |locks| locks.add(node))?;
+            took += began.elapsed();
+            Ok(())
+        };
+        let node = match storm {
+            0 => dir.add_attr("new", Meta::new(0o444), attribute(0))?,
+            _ => dir.add_dir("new", Meta::new(0o755))?,
+        };
+        known(&node)?;
+        for n in 0..storm {
+            known(&node.add_attr(n.to_string(), Meta::new(0o444), attribute(n))?)?;
+        }
+        Ok((node, took))
     }
 
-    fn remove(&self, node: &Node) {
-        if let Some(locks) = &self.locks {
-            locks.remove(node);
-        }
+    /// Removes what [`NameTree::add`] added. Returns the time that the model took.
+    pub fn remove(&self, node: &Node) -> Duration {
+        let began = Instant::now();
+        self.locks.iter().for_each(|locks| locks.remove(node));
+        let took = began.elapsed();
         node.remove();
+        took
     }
 }
 
@@ -115,10 +129,8 @@ pub struct ShowgidsInProcess {
     name: &'static str,
     /// One tree for all, or one for each thread; the last one is changed.
     trees: Vec<NameTree>,
-    files: u64,
-    changes: u64,
-    changed: AtomicU64,
-    took: AtomicU64,
+    plan: GidsPlan,
+    book: ChangeBook,
 }
 
 impl ShowgidsInProcess {
@@ -126,22 +138,33 @@ impl ShowgidsInProcess {
     ///
     /// # Errors
     /// The error of uvfs.
-    pub fn new(name: &'static str, own: usize, files: u64, changes: u64, linked: bool) -> Result<Self> {
+    pub fn new(name: &'static str, own: usize, plan: GidsPlan) -> Result<Self> {
         let locks = || match name {
             "null" | "uvfs" => Ok(None),
             name => TreeLocks::new(name).map(Some),
         };
         // If each thread has its own tree, one more receives the changes.
-        let trees = (0..=own).map(|_| NameTree::new(locks()?, files, linked)).collect::<Result<_>>()?;
-        Ok(Self { name, trees, files, changes, changed: AtomicU64::new(0), took: AtomicU64::new(0) })
+        let trees = (0..=own).map(|_| NameTree::new(locks()?, plan.files, plan.linked));
+        Ok(Self { name, trees: trees.collect::<Result<_>>()?, plan, book: ChangeBook::default() })
     }
 
     fn tree_of(&self, thread: usize) -> &NameTree {
         &self.trees[thread.min(self.trees.len() - 1)]
     }
 
-    fn changed_tree(&self) -> &NameTree {
+    /// The tree that changes go to.
+    pub fn changed_tree(&self) -> &NameTree {
         &self.trees[self.trees.len() - 1]
+    }
+
+    /// The files of a directory that a change adds or removes, or 0.
+    pub fn storm(&self) -> u64 {
+        self.plan.storm
+    }
+
+    /// Where the changes' times go.
+    pub fn book(&self) -> &ChangeBook {
+        &self.book
     }
 }
 
@@ -152,8 +175,8 @@ impl Arm for ShowgidsInProcess {
 
     fn check(&self) -> Result<()> {
         for tree in &self.trees {
-            let mut reading = Reading::new(tree, self.files, 0);
-            for n in 0..self.files {
+            let mut reading = Reading::new(tree, self.plan, 0);
+            for n in 0..self.plan.files {
                 let text = reading.one()?;
                 ensure!(text[..READ] == *text_of(n).as_bytes(), "file {n} has another text: {text:?}");
             }
@@ -165,7 +188,8 @@ impl Arm for ShowgidsInProcess {
         let mut changing = Changing::new(self, 1);
         for (dir, there) in [("gids", true), ("gids", false), ("pkeys", true), ("pkeys", false)] {
             changing.change()?;
-            let path = format!("/class/infiniband/mlx5_0/ports/1/{dir}/new");
+            let file = if self.plan.storm == 0 { "new" } else { "new/0" };
+            let path = format!("/class/infiniband/mlx5_0/ports/1/{dir}/{file}");
             let seen = tree.read(&tree.context(), path.as_bytes(), &mut [0; READ]).is_ok();
             ensure!(seen == there, "{path}: found is {seen} after a change that makes it {there}");
         }
@@ -175,22 +199,29 @@ impl Arm for ShowgidsInProcess {
     fn worker<'a>(&'a self, _variant: usize, seat: WorkerSeat) -> Result<Box<dyn Worker + 'a>> {
         let tree = self.tree_of(seat.index);
         // Each begins at a different file: the program's instances are not in step either.
-        let first = seat.index as u64 * self.files / seat.of.max(1) as u64;
-        Ok(Box::new(Reading::new(tree, self.files, first)))
+        let first = seat.index as u64 * self.plan.files / seat.of.max(1) as u64;
+        Ok(Box::new(Reading::new(tree, self.plan, first)))
+    }
+
+    fn grain(&self, _variant: usize) -> Option<u64> {
+        self.plan.grain()
+    }
+
+    fn prepare(&self, _variant: usize, workers: usize) -> Result<()> {
+        self.book.begin(workers);
+        Ok(())
     }
 
     fn companion<'a>(&'a self) -> Result<Option<Box<dyn Companion + 'a>>> {
-        if self.changes == 0 {
+        if self.plan.changes == 0 {
             return Ok(None);
         }
-        Ok(Some(Box::new(Changing::new(self, self.changes))))
+        Ok(Some(Box::new(Changing::new(self, self.plan.changes))))
     }
 
     fn remark(&self) -> Option<String> {
-        let (changed, took) =
-            (self.changed.load(Ordering::Relaxed), self.took.load(Ordering::Relaxed) as f64 / 1e9);
-        (self.changes != 0)
-            .then(|| format!("{:.0} changes a second of {}", changed as f64 / took, self.changes))
+        let changes = Some(self.plan.changes).filter(|changes| *changes != 0)?;
+        self.book.remark(changes, self.changed_tree().locks.is_some())
     }
 }
 
@@ -199,14 +230,17 @@ struct Reading<'a> {
     tree: &'a NameTree,
     context: Context<'a>,
     files: u64,
+    /// Passes over the files that remain, if their number is fixed.
+    left: Option<u64>,
     next: u64,
     path: [u8; PATH],
     text: [u8; TEXT],
 }
 
 impl<'a> Reading<'a> {
-    fn new(tree: &'a NameTree, files: u64, first: u64) -> Self {
-        Self { tree, context: tree.context(), files, next: first, path: [0; PATH], text: [0; TEXT] }
+    fn new(tree: &'a NameTree, plan: GidsPlan, first: u64) -> Self {
+        let (context, path, text) = (tree.context(), [0; PATH], [0; TEXT]);
+        Self { tree, context, files: plan.files, left: plan.passes(), next: first, path, text }
     }
 
     /// Reads one file.
@@ -232,61 +266,12 @@ impl Worker for Reading<'_> {
         for _ in 0..ops {
             black_box(self.one()?);
         }
-        Ok(())
-    }
-}
-
-/// Adds and removes nodes.
-struct Changing<'a> {
-    arm: &'a ShowgidsInProcess,
-    began: Instant,
-    done: u64,
-    every: Duration,
-    added: Option<Node>,
-}
-
-impl<'a> Changing<'a> {
-    fn new(arm: &'a ShowgidsInProcess, rate: u64) -> Self {
-        let every = Duration::from_nanos(1_000_000_000 / rate);
-        Self { arm, began: Instant::now(), done: 0, every, added: None }
-    }
-
-    fn change(&mut self) -> Result<()> {
-        let tree = self.arm.changed_tree();
-        match self.added.take() {
-            Some(node) => tree.remove(&node),
-            None => {
-                let dir = if self.done % 4 < 2 { &tree.gids } else { &tree.beside };
-                self.added = Some(tree.add(dir)?);
-            }
-        }
-        self.done += 1;
+        // A batch is a pass, if their number is fixed.
+        self.left = self.left.map(|left| left.saturating_sub(1));
         Ok(())
     }
 
-    fn due(&self) -> u64 {
-        (self.began.elapsed().as_nanos() / self.every.as_nanos()) as u64
-    }
-}
-
-impl Companion for Changing<'_> {
-    fn step(&mut self) -> Result<()> {
-        for _ in self.done..self.due().min(self.done + BURST) {
-            self.change()?;
-        }
-        let next = self.began + self.every * (self.done as u32 + 1);
-        std::thread::sleep(next.saturating_duration_since(Instant::now()).min(PAUSE));
-        Ok(())
-    }
-}
-
-impl Drop for Changing<'_> {
-    fn drop(&mut self) {
-        if let Some(node) = self.added.take() {
-            self.arm.changed_tree().remove(&node);
-        }
-        let took = self.began.elapsed().as_nanos() as u64;
-        self.arm.changed.fetch_add(self.done, Ordering::Relaxed);
-        self.arm.took.fetch_add(took, Ordering::Relaxed);
+    fn finished(&self) -> Option<bool> {
+        self.left.map(|left| left == 0)
     }
 }

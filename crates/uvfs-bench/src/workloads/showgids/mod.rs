@@ -6,12 +6,14 @@
 //! on 384 processors spent 37% of their time at one reader-writer semaphore.
 //!
 //! In-process arms go through uvfs's `Context` on its kernfs driver ([`inproc`]); target arms make system calls below
-//! any directory ([`calls`]). `uvfs` is the product. `stock`, `hashed` and `patched` walk with references and take a
+//! any directory ([`calls`]). `uvfs` is the product. The others walk with references and take a
 //! kernel's tree lock at each step ([`arms::kernfs`](crate::arms::kernfs)). In `null` each thread has a tree and a VFS
 //! of its own. With `--changes` a further thread adds and removes nodes of the same tree, half of
-//! them in the directory that is read.
+//! them in the directory that is read ([`changing`]). With `--loops` each thread or process makes so many passes over
+//! the files, and the notes have the seconds until all are done.
 
 pub mod calls;
+pub mod changing;
 pub mod inproc;
 
 use std::io::{Cursor, Write};
@@ -21,7 +23,8 @@ use clap::{Arg, ArgMatches, value_parser};
 use serde_json::json;
 
 use crate::harness::Arm;
-use crate::harness::schedule::Params;
+use crate::harness::schedule::{Case, Params, Series};
+use crate::harness::spread::Spread;
 use crate::workloads::target::RunTarget;
 use crate::workloads::{Maker, Prepare, Workload, options};
 
@@ -45,7 +48,7 @@ impl Workload for Showgids {
     }
 
     fn arms(&self) -> Vec<&'static str> {
-        vec!["null", "stock", "hashed", "patched", "uvfs"]
+        vec!["null", "stock", "hashed", "patched", "patched-membarrier", "uvfs"]
     }
 
     fn args(&self) -> Vec<Arg> {
@@ -69,7 +72,20 @@ impl Workload for Showgids {
             .value_parser(value_parser!(u64).range(0..=1))
             .default_value("0")
             .help("1: mlx5_0 is a link to ../../devices/..., as in sysfs (not for targets); each number is a case");
-        vec![options::files("254"), changes, path, links]
+        let storm = Arg::new("storm")
+            .long("storm")
+            .value_name("FILES,..")
+            .value_delimiter(',')
+            .value_parser(value_parser!(u64).range(0..=10_000))
+            .default_value("0")
+            .help("A change makes or removes a directory of so many files, as a cgroup's 30; 0: one file; each number is a case");
+        let loops = Arg::new("loops")
+            .long("loops")
+            .value_name("N")
+            .value_parser(value_parser!(u64).range(0..=1_000_000))
+            .default_value("0")
+            .help("Passes over the files in a turn, which then lasts until all are done; 0: as long as --seconds says");
+        vec![options::files("254"), changes, path, links, storm, loops]
     }
 
     /// The same for all cases, so that the rows of one run are comparable.
@@ -79,41 +95,95 @@ impl Workload for Showgids {
     }
 
     fn cases<'w>(&'w self, matches: &ArgMatches) -> Result<Vec<Prepare<'w>>> {
-        let (files, changes) = (options::numbers(matches, "files")?, options::numbers(matches, "changes")?);
-        let links = options::numbers(matches, "links")?;
         let pattern = matches.get_one::<Pattern>("path").context("--path is needed")?;
+        let loops = matches.get_one::<u64>("loops").copied().context("--loops is needed")?;
+        let [files, changes, links, storms] =
+            ["files", "changes", "links", "storm"].map(|name| options::numbers(matches, name));
+        let (files, changes, links, storms) = (files?, changes?, links?, storms?);
         let mut cases = Vec::new();
         for files in files {
             for changes in &changes {
-                cases.extend(links.iter().map(|links| case(files, *changes, *links, pattern)));
+                for links in &links {
+                    let (changes, linked) = (*changes, *links != 0);
+                    let plan = |storm| GidsPlan { files, changes, linked, storm, loops };
+                    cases.extend(storms.iter().map(|storm| case(plan(*storm), pattern)));
+                }
             }
         }
         Ok(cases)
     }
+
+    fn remarks(&self, case: &Case, series: &[Series]) -> Vec<String> {
+        let param = |name: &str| case.params.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0);
+        let (files, loops) = (param("files"), param("loops"));
+        let seconds = |one: &Series| {
+            let Spread { median, min, max } = Spread::of(one.took.iter().copied())?;
+            let (workers, arm) = (one.width, case.arms[one.arm].name());
+            Some(format!(
+                "{arm}: {workers} with {loops} times {files} files each take {median:.2} s ({min:.2} to {max:.2})"
+            ))
+        };
+        series.iter().filter(|_| loops != 0).filter_map(seconds).collect()
+    }
 }
 
-fn case<'w>(files: u64, changes: u64, links: u64, pattern: &Pattern) -> Prepare<'w> {
-    let params = [("files", files), ("changes", changes), ("links", links)];
+fn case<'w>(plan: GidsPlan, pattern: &Pattern) -> Prepare<'w> {
+    let GidsPlan { files, changes, linked, storm, loops } = plan;
+    let params = [
+        ("files", files),
+        ("changes", changes),
+        ("links", linked.into()),
+        ("storm", storm),
+        ("loops", loops),
+    ];
     let params = Params::from_iter(params.map(|(name, value)| (name.to_owned(), json!(value))));
-    let maker = Gids { files, changes, linked: links != 0, pattern: pattern.clone() };
-    Prepare { params, variants: vec![Params::new()], maker: Box::new(maker) }
+    Prepare {
+        params,
+        variants: vec![Params::new()],
+        maker: Box::new(Gids { plan, pattern: pattern.clone() }),
+    }
+}
+
+/// What is read, and what is changed meanwhile.
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+pub struct GidsPlan {
+    /// Files.
+    pub files: u64,
+    /// Changes a second.
+    pub changes: u64,
+    /// Whether the path leads over a link.
+    pub linked: bool,
+    /// Files of the directory that a change makes or removes; 0: a change is of one file.
+    pub storm: u64,
+    /// Passes over the files in a turn; 0: a turn has a length.
+    pub loops: u64,
+}
+
+impl GidsPlan {
+    /// Passes in a turn, if their number is fixed.
+    fn passes(self) -> Option<u64> {
+        Some(self.loops).filter(|loops| *loops != 0)
+    }
+
+    /// Operations of a batch, if passes are counted: one pass.
+    fn grain(self) -> Option<u64> {
+        self.passes().map(|_| self.files)
+    }
 }
 
 struct Gids {
-    files: u64,
-    changes: u64,
-    linked: bool,
+    plan: GidsPlan,
     pattern: Pattern,
 }
 
 impl Maker for Gids {
     fn arm(&self, name: &'static str, threads: usize) -> Result<Box<dyn Arm>> {
         let own = if name == "null" { threads } else { 0 };
-        Ok(Box::new(inproc::ShowgidsInProcess::new(name, own, self.files, self.changes, self.linked)?))
+        Ok(Box::new(inproc::ShowgidsInProcess::new(name, own, self.plan)?))
     }
 
     fn target(&self, target: &RunTarget) -> Result<Box<dyn Arm>> {
-        Ok(Box::new(calls::ShowgidsCalls::new(target, &self.pattern, self.files, self.changes)?))
+        Ok(Box::new(calls::ShowgidsCalls::new(target, &self.pattern, self.plan)?))
     }
 }
 

@@ -2,21 +2,43 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, mkdirat, mknodat, openat, statat, unlinkat};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::harness::{Arm, Worker, WorkerSeat, usage};
 use crate::names::aging::{self, AgingStep};
+use crate::workloads::fuse::place::drop_dentries;
 use crate::workloads::target::{RunTarget, directory};
 use crate::workloads::tree::shape::{EntryName, TreeShape, Unit, Units, dir, top};
 use crate::workloads::tree::{TreePhase, TreePlan};
 
 /// The buffer size of glibc's readdir(3).
 const READDIR: usize = 32 * 1024;
+
+/// The description that another process needs to do this arm's work.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Elsewhere {
+    /// Distinguishes it from other workloads' arms.
+    trees: TreeShape,
+    phase: TreePhase,
+    base: PathBuf,
+}
+
+/// The worker of another process, if the description that [`Arm::elsewhere`] gave is of this workload.
+///
+/// # Errors
+/// If its directory cannot be opened.
+pub fn worker_elsewhere(said: &Value, seat: WorkerSeat) -> Option<Result<Box<dyn Worker>>> {
+    let Elsewhere { trees, phase, base } = serde_json::from_value(said.clone()).ok()?;
+    Some(directory(&base).map(|fd| Box::new(Walking::new(fd, phase, trees, seat)) as Box<dyn Worker>))
+}
 
 /// The arm.
 pub struct TreeCalls {
@@ -28,7 +50,7 @@ pub struct TreeCalls {
     /// Whether the trees that exist are aged.
     aged: AtomicBool,
     /// Dropped last, with everything left in it.
-    _base: tempfile::TempDir,
+    base: tempfile::TempDir,
 }
 
 impl TreeCalls {
@@ -50,17 +72,17 @@ impl TreeCalls {
             fd,
             filled: Mutex::new(false),
             aged: AtomicBool::new(false),
-            _base: base,
+            base,
         })
     }
 
-    fn walking(&self, phase: TreePhase, shape: TreeShape, seat: WorkerSeat) -> Walking<'_> {
-        let buffer = Box::new([const { MaybeUninit::uninit() }; READDIR]);
-        Walking { base: &self.fd, phase, shape, units: shape.dealt(seat), buffer }
+    fn walking(&self, phase: TreePhase, shape: TreeShape, seat: WorkerSeat) -> Result<Walking> {
+        let fd = self.fd.try_clone().context("no descriptor is left")?;
+        Ok(Walking::new(fd, phase, shape, seat))
     }
 
     fn run(&self, phase: TreePhase, shape: TreeShape) -> Result<()> {
-        let mut walking = self.walking(phase, shape, WorkerSeat { index: 0, of: 1 });
+        let mut walking = self.walking(phase, shape, WorkerSeat { index: 0, of: 1 })?;
         while walking.finished() == Some(false) {
             walking.batch(shape.per_dir())?;
         }
@@ -92,7 +114,7 @@ impl Arm for TreeCalls {
 
     fn worker<'a>(&'a self, variant: usize, seat: WorkerSeat) -> Result<Box<dyn Worker + 'a>> {
         let phase = self.plan.phase(variant)?;
-        Ok(Box::new(self.walking(phase, self.shape, seat)))
+        Ok(Box::new(self.walking(phase, self.shape, seat)?))
     }
 
     fn grain(&self, _variant: usize) -> Option<u64> {
@@ -112,7 +134,12 @@ impl Arm for TreeCalls {
         if self.plan.wants_aged(phase) && !aged {
             aging::operations(self.shape.all_files(), |change, file| self.change(change, file))?;
         }
-        Ok(())
+        if self.plan.cold { drop_dentries() } else { Ok(()) }
+    }
+
+    fn elsewhere(&self, variant: usize) -> Option<Value> {
+        let (trees, base) = (self.shape, self.base.path().to_owned());
+        serde_json::to_value(Elsewhere { trees, phase: self.plan.phase(variant).ok()?, base }).ok()
     }
 
     /// This process's time, system time included; not that of a server behind the directory.
@@ -121,8 +148,8 @@ impl Arm for TreeCalls {
     }
 }
 
-struct Walking<'a> {
-    base: &'a OwnedFd,
+struct Walking {
+    base: OwnedFd,
     phase: TreePhase,
     shape: TreeShape,
     units: Units,
@@ -138,13 +165,18 @@ fn made(dir: impl AsFd, name: EntryName) -> Result<()> {
     mknodat(dir, name.c(), FileType::RegularFile, Mode::from_raw_mode(0o644), 0).context("cannot make a file")
 }
 
-impl Walking<'_> {
+impl Walking {
+    fn new(base: OwnedFd, phase: TreePhase, shape: TreeShape, seat: WorkerSeat) -> Self {
+        let buffer = Box::new([const { MaybeUninit::uninit() }; READDIR]);
+        Self { base, phase, shape, units: shape.dealt(seat), buffer }
+    }
+
     fn create(&self, unit: Unit) -> Result<()> {
         let mode = Mode::from_raw_mode(0o755);
         if unit.dir == 0 {
-            mkdirat(self.base, top(unit.tree).c(), mode).context("cannot make a directory")?;
+            mkdirat(&self.base, top(unit.tree).c(), mode).context("cannot make a directory")?;
         }
-        let above = opened(self.base, top(unit.tree), OFlags::PATH)?;
+        let above = opened(&self.base, top(unit.tree), OFlags::PATH)?;
         mkdirat(&above, dir(unit.dir).c(), mode).context("cannot make a directory")?;
         let here = opened(&above, dir(unit.dir), OFlags::PATH)?;
         let mut name = EntryName::new(b'f', 0);
@@ -156,7 +188,7 @@ impl Walking<'_> {
     }
 
     fn find(&mut self, unit: Unit) -> Result<()> {
-        let above = opened(self.base, top(unit.tree), OFlags::PATH)?;
+        let above = opened(&self.base, top(unit.tree), OFlags::PATH)?;
         let here = opened(&above, dir(unit.dir), OFlags::empty())?;
         let stat = statat(&here, c"", AtFlags::EMPTY_PATH)?;
         ensure!(FileType::from_raw_mode(stat.st_mode).is_dir(), "a directory has become something else");
@@ -178,7 +210,7 @@ impl Walking<'_> {
     }
 
     fn unlink(&self, unit: Unit) -> Result<()> {
-        let above = opened(self.base, top(unit.tree), OFlags::PATH)?;
+        let above = opened(&self.base, top(unit.tree), OFlags::PATH)?;
         let here = opened(&above, dir(unit.dir), OFlags::PATH)?;
         let mut name = EntryName::new(b'f', 0);
         for file in 0..self.shape.files {
@@ -189,14 +221,14 @@ impl Walking<'_> {
         unlinkat(&above, dir(unit.dir).c(), AtFlags::REMOVEDIR).context("cannot remove a directory")?;
         if unit.dir + 1 == self.shape.dirs {
             drop(above);
-            unlinkat(self.base, top(unit.tree).c(), AtFlags::REMOVEDIR)
+            unlinkat(&self.base, top(unit.tree).c(), AtFlags::REMOVEDIR)
                 .context("cannot remove a directory")?;
         }
         Ok(())
     }
 }
 
-impl Worker for Walking<'_> {
+impl Worker for Walking {
     fn batch(&mut self, ops: u64) -> Result<()> {
         ensure!(ops == self.shape.per_dir(), "a directory cannot be cut");
         let unit = self.units.next().context("no directory is left")?;

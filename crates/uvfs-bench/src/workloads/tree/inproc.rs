@@ -1,6 +1,6 @@
 //! The phases in this process: uvfs's calls on its tmpfs, with the kernel's inode hash and list beside them.
 //!
-//! All arms make the same calls of [`Vfs`] and [`Context`]. In `stock` and `patched` each inode that is made or ended
+//! All arms make the same calls of [`Vfs`] and [`Context`]. In the kernel's forms each inode that is made or ended
 //! also goes through the kernel's hash and list ([`crate::arms::inodes::links`]), in the slot that it has in uvfs.
 //! `null` has a file system of its own for each thread.
 //!
@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use uvfs::{Attr, Context, Cred, DirEntry, Errno, Found, Inode, Op, Vfs, VfsConfig, mode};
 use uvfs_drivers::tmpfs::{Tmpfs, parse};
 
-use crate::arms::inodes::links::{InodeLinks, Links};
+use crate::arms::inodes::links::{InodeLinks, form};
 use crate::harness::spread::Spread;
 use crate::harness::{Arm, Worker, WorkerSeat, usage};
 use crate::names::aging::{self, AgingStep};
@@ -65,10 +65,9 @@ impl TreeInProcess {
         let inodes = shape.inodes();
         let slots = u32::try_from((inodes + inodes / 8 + SPARE).next_power_of_two())?;
         let vfss = (0..own).map(|_| mounted(slots)).collect::<Result<_>>()?;
-        let kernel: Option<Box<dyn InodeLinks>> = match name {
-            "stock" => Some(Box::new(Links::<false>::new(inodes, slots)?)),
-            "patched" => Some(Box::new(Links::<true>::new(inodes, slots)?)),
-            _ => None,
+        let kernel = match name {
+            "null" | "uvfs" => None,
+            arm => Some(form(arm, inodes, slots, plan.heads)?),
         };
         let kept = if kernel.is_some() { inodes as usize } else { 0 };
         Ok(Self {

@@ -3,19 +3,22 @@
 //!
 //! Phases are variants of one case. Each is a whole pass over all trees, which are dealt to the threads. [`inproc`]
 //! makes the library's calls, [`calls`] makes system calls below a target. With `--memory` the only phase is `stream`:
-//! the trees are walked through a cache that is too small ([`stream`]). Operations are inodes. The processor time of an
+//! the trees are walked through a cache that is too small ([`stream`]), with the models below it ([`cold`]). With
+//! `--cold` a target's walk begins without the kernel's dentries and inodes. Operations are inodes. The processor time of an
 //! inode is this process's.
 
 pub mod calls;
+pub mod cold;
 pub mod inproc;
 pub mod shape;
 pub mod stall;
 pub mod stream;
 
-use anyhow::{Context as _, Result, bail, ensure};
-use clap::{Arg, ArgMatches, ValueEnum, value_parser};
+use anyhow::{Context as _, Result, ensure};
+use clap::{Arg, ArgAction, ArgMatches, ValueEnum, value_parser};
 use serde_json::json;
 
+use crate::arms::inodes::links::HashHeads;
 use crate::harness::Arm;
 use crate::harness::schedule::Params;
 use crate::workloads::target::RunTarget;
@@ -25,13 +28,16 @@ use crate::workloads::{Maker, Prepare, Workload, options};
 /// Least value of `--memory`.
 const LEAST: u64 = 1 << 20;
 
+/// Default of `--memory` with `--cold`.
+const COLD: &str = "256M";
+
 /// Help of `--aged`.
 const AGED: &str = "Age the trees before find and unlink: in each of 10 rounds half of the files, chosen at random, are \
     removed in random order and created again in another. The seed is fixed, so all arms do the same operations in the \
     same order. The files and their names stay the same. Creating is not aged: it begins without any tree";
 
 /// The phases.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TreePhase {
     /// Makes all directories and files.
@@ -49,6 +55,10 @@ pub struct TreePlan {
     pub phases: Vec<TreePhase>,
     /// Whether trees are aged before they are walked or removed.
     pub aged: bool,
+    /// Whether a target's walk begins with empty caches.
+    pub cold: bool,
+    /// Heads of the models' hash.
+    pub heads: HashHeads,
 }
 
 impl TreePlan {
@@ -107,7 +117,7 @@ impl Workload for Trees {
     }
 
     fn arms(&self) -> Vec<&'static str> {
-        vec!["null", "stock", "patched", "uvfs"]
+        vec!["null", "stock", "hash-bl", "lists", "both", "rcu", "uvfs"]
     }
 
     fn args(&self) -> Vec<Arg> {
@@ -115,14 +125,21 @@ impl Workload for Trees {
             .long("memory")
             .value_name("LIMIT")
             .value_parser(bytes)
+            .default_value_if("cold", "true", COLD)
             .help("Walk generated trees through a cache limited to so many bytes (256M) instead");
+        let cold = Arg::new("cold")
+            .long("cold")
+            .action(ArgAction::SetTrue)
+            .help("The same with 256M unless --memory says another limit; a target drops the kernel's caches (as root)");
         vec![
             number("trees", "20", 10_000, "Trees, which are dealt to the threads"),
             number("dirs", "10", 1_000_000, "Directories of a tree"),
             number("files", "1000", 10_000_000, "Files of a directory"),
-            options::phases::<TreePhase>().conflicts_with("memory"),
-            options::aged().conflicts_with("memory").long_help(AGED),
+            options::phases::<TreePhase>().conflicts_with_all(["memory", "cold"]),
+            options::aged().conflicts_with_all(["memory", "cold"]).long_help(AGED),
+            options::heads(),
             memory,
+            cold,
         ]
     }
 
@@ -130,13 +147,14 @@ impl Workload for Trees {
         let number =
             |name: &str| matches.get_one::<u64>(name).copied().with_context(|| format!("--{name} is needed"));
         let shape = TreeShape { trees: number("trees")?, dirs: number("dirs")?, files: number("files")? };
-        let threads = matches.get_many::<u64>("threads").into_iter().flatten().max().copied().unwrap_or(1);
-        ensure!(
-            threads <= shape.trees,
-            "{threads} threads cannot be dealt {} trees: --trees must be {threads} at least",
-            shape.trees
-        );
-        ensure!(!matches.contains_id("procs"), "tree deals its trees to threads; --procs is not for it");
+        for kind in ["threads", "procs"] {
+            let most = matches.get_many::<u64>(kind).into_iter().flatten().max().copied().unwrap_or(1);
+            ensure!(
+                most <= shape.trees,
+                "{most} {kind} cannot be dealt {} trees: --trees must be {most} at least",
+                shape.trees
+            );
+        }
         ensure!(shape.inodes() <= 1 << 28, "{} inodes are more than 2^28", shape.inodes());
         let limit = matches.get_one::<u64>("memory").copied();
         let mut params = Params::new();
@@ -148,47 +166,44 @@ impl Workload for Trees {
         if aged {
             params.insert("aged".to_owned(), json!(true));
         }
-        let phases = options::chosen::<TreePhase>(matches);
+        let cold = matches.get_flag("cold");
+        let phases = if cold { vec![TreePhase::Find] } else { options::chosen::<TreePhase>(matches) };
         let named = |phase| Params::from_iter([("phase".to_owned(), phase)]);
         let variants = match limit {
             Some(_) => vec![named(json!("stream"))],
             None => phases.iter().map(|phase| named(json!(phase))).collect(),
         };
-        Ok(vec![Prepare { params, variants, maker: Box::new(Made { shape, phases, limit, aged }) }])
+        let case = |heads| {
+            let plan = TreePlan { phases: phases.clone(), aged, cold, heads };
+            let params = params.iter().map(|(key, value)| (key.clone(), value.clone()));
+            let params = params.chain([("heads".to_owned(), json!(heads))]).collect();
+            Prepare { params, variants: variants.clone(), maker: Box::new(Made { shape, plan, limit }) }
+        };
+        Ok(options::chosen_heads(matches).into_iter().map(case).collect())
     }
 }
 
 struct Made {
     shape: TreeShape,
-    phases: Vec<TreePhase>,
+    plan: TreePlan,
     limit: Option<u64>,
-    aged: bool,
-}
-
-impl Made {
-    fn plan(&self) -> TreePlan {
-        TreePlan { phases: self.phases.clone(), aged: self.aged }
-    }
 }
 
 impl Maker for Made {
     fn arm(&self, name: &'static str, threads: usize) -> Result<Box<dyn Arm>> {
         let own = if name == "null" { threads } else { 1 };
         match self.limit {
-            Some(_) if matches!(name, "stock" | "patched") => {
-                bail!("with --memory uvfs goes by its own inode hash, and work would not be equal")
-            }
-            Some(limit) => Ok(Box::new(stream::Stream::new(name, self.shape, limit, own)?)),
-            None => Ok(Box::new(inproc::TreeInProcess::new(name, self.shape, self.plan(), own)?)),
+            Some(limit) => Ok(Box::new(stream::Stream::new(name, self.shape, limit, self.plan.heads, own)?)),
+            None => Ok(Box::new(inproc::TreeInProcess::new(name, self.shape, self.plan.clone(), own)?)),
         }
     }
 
     fn target(&self, target: &RunTarget) -> Result<Box<dyn Arm>> {
         ensure!(
-            self.limit.is_none(),
-            "{target}: --memory limits the cache of this process; its only target is inproc"
+            self.limit.is_none() || self.plan.cold,
+            "{target}: --memory limits the cache of this process; its only target is inproc, unless with --cold"
         );
-        Ok(Box::new(calls::TreeCalls::new(target, self.shape, self.plan())?))
+        Ok(Box::new(calls::TreeCalls::new(target, self.shape, self.plan.clone())?))
     }
 }
 

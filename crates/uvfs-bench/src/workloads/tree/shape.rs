@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use crate::harness::WorkerSeat;
 
 /// `trees` trees of `dirs` directories of `files` files each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct TreeShape {
     /// Trees.
     pub trees: u64,

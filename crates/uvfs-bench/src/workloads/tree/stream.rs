@@ -14,7 +14,9 @@ use uvfs::{Attr, Context, Cred, DirEntry, InodeId, Vfs, VfsConfig};
 use uvfs_cache::Peek;
 use uvfs_drivers::generated::{Generated, ROOT_INO, Spec};
 
+use crate::arms::inodes::links::HashHeads;
 use crate::harness::{Arm, Worker, WorkerSeat, usage};
+use crate::workloads::tree::cold::ColdDriver;
 use crate::workloads::tree::shape::{TreeShape, Unit, Units};
 use crate::workloads::tree::stall::{Meter, StallBook};
 
@@ -31,7 +33,7 @@ pub struct Stream {
     shape: TreeShape,
     limit: u64,
     /// One cache for all, or one for each thread with its part of the limit.
-    vfss: Vec<(Arc<Vfs>, Arc<Generated>)>,
+    vfss: Vec<(Arc<Vfs>, Arc<ColdDriver>)>,
     stalls: StallBook,
     /// The most bytes that a cache had committed, read at each [`LOOK`]th entry.
     most: AtomicU64,
@@ -42,12 +44,19 @@ impl Stream {
     ///
     /// # Errors
     /// If the trees are impossible, or there is no address space.
-    pub fn new(name: &'static str, shape: TreeShape, limit: u64, own: usize) -> Result<Self> {
+    pub fn new(
+        name: &'static str,
+        shape: TreeShape,
+        limit: u64,
+        heads: HashHeads,
+        own: usize,
+    ) -> Result<Self> {
         let limit = limit / own as u64;
         let mounted = |_| {
             let dirs = shape.trees * shape.dirs;
             let spec = Spec { depth: 1, dirs, files: shape.files, name: (NAME, NAME), ..Spec::default() };
-            let driver = Arc::new(Generated::new(spec)?);
+            let tree = Arc::new(Generated::new(spec)?);
+            let driver = Arc::new(ColdDriver::new(name, tree, shape.inodes(), limit, heads)?);
             let mut config = VfsConfig::default();
             config.cache.memory_limit = limit;
             Ok((Vfs::new(config, driver.clone())?, driver))
@@ -103,7 +112,9 @@ impl Arm for Stream {
         const MIB: f64 = (1u64 << 20) as f64;
         let most = self.most.load(Ordering::Relaxed) as f64 / MIB;
         let said = format!("at most {most:.1} MiB committed, of {:.1}", self.limit as f64 / MIB);
-        Some([self.stalls.remark(), Some(said)].into_iter().flatten().collect::<Vec<_>>().join("; "))
+        let passed = self.vfss[0].1.passed();
+        let passed = passed.map(|[made, ended]| format!("the model made {made} inodes and ended {ended}"));
+        Some([self.stalls.remark(), Some(said), passed].into_iter().flatten().collect::<Vec<_>>().join("; "))
     }
 }
 
@@ -139,7 +150,7 @@ struct Streaming<'a> {
     shape: TreeShape,
     units: Units,
     context: Context<'a>,
-    driver: &'a Generated,
+    driver: &'a ColdDriver,
     again: Again,
     meter: Meter,
 }
@@ -149,6 +160,7 @@ impl Streaming<'_> {
         let number = unit.tree * self.shape.dirs + unit.dir;
         let name = self
             .driver
+            .tree()
             .tree()
             .name(ROOT_INO, number)
             .context("the generated tree has too few directories")?;
@@ -220,5 +232,34 @@ impl Worker for Streaming<'_> {
 impl Drop for Streaming<'_> {
     fn drop(&mut self) {
         self.arm.stalls.enter(&self.meter.stalls);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arms::inodes::links::BATCH;
+
+    #[test]
+    fn every_form_makes_each_inode_and_ends_those_that_are_evicted() {
+        let shape = TreeShape { trees: 2, dirs: 40, files: 400 };
+        for arm in ["stock", "hash-bl", "lists", "both", "rcu"] {
+            let stream = Stream::new(arm, shape, 1 << 20, HashHeads::Boot, 1).unwrap();
+            for _ in 0..2 {
+                let mut streaming = stream.streaming(shape, WorkerSeat { index: 0, of: 1 });
+                while streaming.finished() == Some(false) {
+                    streaming.batch(shape.per_dir()).unwrap();
+                    streaming.between();
+                }
+            }
+            let [made, ended] = stream.vfss[0].1.passed().unwrap();
+            let cached = stream.vfss[0].0.cache().counters().inodes;
+            // Each inode at least in the first pass, and again if it was evicted.
+            assert!(made > shape.all_files() && ended > 0, "{arm}: {made} made, {ended} ended");
+            // What was made and has not ended is cached by uvfs (which has the root too), or rests.
+            let rest = (made + 1).checked_sub(ended + cached);
+            let few = rest.is_some_and(|rest| rest <= 2 * BATCH as u64);
+            assert!(few, "{arm}: {made} made, {ended} ended, {cached} cached");
+        }
     }
 }
