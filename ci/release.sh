@@ -4,7 +4,7 @@
 #
 #   ci/release.sh
 #
-# Needs cargo-deb and cargo-cyclonedx (cargo install --locked NAME), jq, and dpkg-dev. It builds in target/dist-build,
+# Needs cargo-deb (cargo install --locked cargo-deb), jq, and dpkg-dev. It builds in target/dist-build,
 # whatever CARGO_TARGET_DIR says: the description of the package in crates/uvfs-cli/Cargo.toml names files there. The
 # two builds, with optimisation of the whole program, take minutes.
 set -euo pipefail
@@ -16,9 +16,7 @@ say() { printf 'release: %s\n' "$*"; }
 
 check_tools() {
     local tool
-    for tool in cargo-deb cargo-cyclonedx; do
-        command -v "$tool" >/dev/null || die "$tool is missing: cargo install --locked $tool"
-    done
+    command -v cargo-deb >/dev/null || die "cargo-deb is missing: cargo install --locked cargo-deb"
     for tool in jq:jq dpkg-shlibdeps:dpkg-dev; do
         command -v "${tool%%:*}" >/dev/null || die "${tool%%:*} is missing: apt-get install ${tool##*:}"
     done
@@ -33,13 +31,14 @@ build() {
     CARGO_ENCODED_RUSTFLAGS=$flags cargo build --quiet --locked --profile dist -p uvfs-cli --target "$host" --target-dir "$BUILD/$1"
 }
 
-# The bill of materials (CycloneDX 1.5). The tool writes one beside each manifest of the workspace.
+# The bill of materials. By hand: cargo-cyclonedx writes a file beside each manifest of the workspace, with the features
+# that the workspace enables, and takes longer to build than uvfs.
 materials() {
-    local name=uvfs-release-bill
-    cargo cyclonedx --quiet --format json --spec-version 1.5 --no-build-deps --target "$host" \
-        --manifest-path crates/uvfs-cli/Cargo.toml --override-filename "$name"
-    mv "crates/uvfs-cli/$name.json" "$OUT/uvfs-$version.cdx.json"
-    rm -f crates/*/"$name.json"
+    local tree lock
+    tree=$(cargo tree --locked -p uvfs-cli -e normal,no-proc-macro --target "$host" --prefix none --no-dedupe --format '{p}')
+    lock=$(awk -F '"' '/^name/ { n = $2 } /^version/ { v = $2 } /^checksum/ { print n, v, $2 }' Cargo.lock)
+    jq --arg tree "$tree" --arg lock "$lock" --arg time "$(date -u -d "@$SOURCE_DATE_EPOCH" +%FT%TZ)" \
+        -f ci/materials.jq "$BUILD/metadata.json" >"$OUT/uvfs-$version.cdx.json"
 }
 
 # Licences and notices of all that is compiled in. Of two licences to choose from, Apache's is left out.
