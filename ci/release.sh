@@ -93,7 +93,7 @@ materials
 third_party | gzip -9n >"$BUILD/third-party.gz"
 say "Debian package"
 contrib/install.sh --prefix /usr --root "$BUILD/root" --binary "$BUILD/dynamic/$host/dist/uvfs" >/dev/null
-CARGO_TARGET_DIR=$BUILD/dynamic cargo deb --quiet --no-build --locked --target "$host" -p uvfs-cli --output "$OUT/"
+cargo deb --quiet --no-build --no-strip --locked -p uvfs-cli --output "$OUT/"
 say "archive"
 archive
 (cd "$OUT" && sha256sum uvfs* >SHA256SUMS)

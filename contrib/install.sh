@@ -32,7 +32,7 @@ made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
 cp "$binary" "$made/uvfs"
 # Released programs are stripped already, and machines without a compiler have no strip(1).
-if command -v strip >/dev/null; then strip "$made/uvfs"; fi
+if command -v strip >/dev/null; then strip --remove-section=.comment "$made/uvfs"; fi
 put 755 "$made/uvfs" "$prefix/bin/uvfs"
 
 # Packages put nothing into /sbin, a link to /usr/sbin on their systems.
@@ -47,6 +47,7 @@ done
 
 mkdir "$made/man"
 "$binary" man "$made/man"
+echo ".so man8/uvfs-mount.8" >"$made/man/man8/mount.fuse.uvfs.8"
 for page in "$made"/man/man?/*; do
     put 644 "$page" "$prefix/share/man/${page#"$made"/man/}"
 done
