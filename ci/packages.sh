@@ -29,8 +29,8 @@ small() {
     [ "$size" -le "$LIMIT" ] && ! readelf --sections "$1" | grep -q ' \.symtab '
 }
 
-# has_no_path FILE: nothing of the directory in which it was built.
-has_no_path() { ! grep -aoF "$PWD/" "$1"; }
+# has_no_path FILE: no path of the sources on the machine that built it.
+has_no_path() { ! grep -aoF -e "$PWD/" -e "${CARGO_HOME:-$HOME/.cargo}/" "$1"; }
 
 # in_root DIR COMMAND…: with DIR as root directory, the machine's /dev, and a /proc of its own. Every process and mount
 # ends with the command.
