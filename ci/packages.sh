@@ -30,7 +30,7 @@ small() {
 }
 
 # has_no_path FILE: no path of the sources on the machine that built it.
-has_no_path() { ! grep -aoF -e "$PWD/" -e "${CARGO_HOME:-$HOME/.cargo}/" "$1"; }
+has_no_path() { ! grep -aoF -e "$PWD/" -e "${CARGO_HOME:-$HOME/.cargo}/" "$1" | sort | uniq -c | grep .; }
 
 # in_root DIR COMMAND…: with DIR as root directory, the machine's /dev, and a /proc of its own. Every process and mount
 # ends with the command.
