@@ -1,21 +1,28 @@
 #!/usr/bin/env bash
-# Installs the command `uvfs`, mount(8)'s helper, the manual pages and the completions.
+# Installs the command `uvfs`, stripped, with mount(8)'s helpers, manual pages, completions and a systemd unit.
 #
-#   cargo build --release -p uvfs-cli && sudo contrib/install.sh [--root DIR]
+#   cargo build --release -p uvfs-cli && sudo contrib/install.sh [--prefix DIR] [--root DIR] [--binary FILE]
 #
-# Everything goes below /usr/local, except the helpers, which mount(8) looks for in /sbin. With --root everything
-# goes below DIR instead, for packages. Prints what it writes.
+# --prefix DIR    where everything goes (/usr/local), except the helpers, which mount(8) looks for in /sbin
+# --root DIR      puts all of it below DIR, for packages
+# --binary FILE   the program, if it was not built here
+#
+# Prints what it writes.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+home=$(realpath "$(dirname "$0")")
 
-root=
-case ${1:-} in
-    '') ;;
-    --root) root=${2:?--root needs a directory} ;;
-    *) echo "usage: contrib/install.sh [--root DIR]" >&2; exit 2 ;;
-esac
-binary="${CARGO_TARGET_DIR:-target}/release/uvfs"
+root='' prefix=/usr/local binary="${CARGO_TARGET_DIR:-$home/../target}/release/uvfs"
+while [ $# -gt 0 ]; do
+    case $1 in
+        --prefix) prefix=${2:?--prefix needs a directory} ;;
+        --root) root=${2:?--root needs a directory} ;;
+        --binary) binary=${2:?--binary needs a file} ;;
+        *) echo "usage: contrib/install.sh [--prefix DIR] [--root DIR] [--binary FILE]" >&2; exit 2 ;;
+    esac
+    shift 2
+done
 [ -x "$binary" ] || { echo "install: $binary is missing: cargo build --release -p uvfs-cli" >&2; exit 1; }
+binary=$(realpath "$binary")
 
 put() {
     install -D -m "$1" "$2" "$root$3"
@@ -23,18 +30,30 @@ put() {
 }
 made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
-put 755 "$binary" /usr/local/bin/uvfs
-install -d "$root/sbin"
+cp "$binary" "$made/uvfs"
+# Released programs are stripped already, and machines without a compiler have no strip(1).
+if command -v strip >/dev/null; then strip --remove-section=.comment "$made/uvfs"; fi
+put 755 "$made/uvfs" "$prefix/bin/uvfs"
+
+# Packages put nothing into /sbin, a link to /usr/sbin on their systems.
+sbin=/sbin command=$prefix/bin/uvfs
+if [ "$prefix" = /usr ]; then sbin=/usr/sbin command=../bin/uvfs; fi
+install -d "$root$sbin"
 # mount(8) looks for the second name when it remounts a mount that is not in fstab(5).
 for helper in mount.uvfs mount.fuse.uvfs; do
-    ln -sf /usr/local/bin/uvfs "$root/sbin/$helper"
-    echo "$root/sbin/$helper"
+    ln -sf "$command" "$root$sbin/$helper"
+    echo "$root$sbin/$helper"
 done
-"$binary" man "$made"
-for page in "$made"/man?/*; do
-    put 644 "$page" "/usr/local/share/man/${page#"$made"/}"
+
+mkdir "$made/man"
+"$binary" man "$made/man"
+echo ".so man8/uvfs-mount.8" >"$made/man/man8/mount.fuse.uvfs.8"
+for page in "$made"/man/man?/*; do
+    put 644 "$page" "$prefix/share/man/${page#"$made"/man/}"
 done
 for shell in bash:bash-completion/completions/uvfs zsh:zsh/site-functions/_uvfs fish:fish/vendor_completions.d/uvfs.fish; do
     "$binary" completions "${shell%%:*}" >"$made/script"
-    put 644 "$made/script" "/usr/local/share/${shell#*:}"
+    put 644 "$made/script" "$prefix/share/${shell#*:}"
 done
+sed "s|/usr/local/bin/|$prefix/bin/|" "$home/uvfs@.service" >"$made/unit"
+put 644 "$made/unit" "$prefix/lib/systemd/system/uvfs@.service"
