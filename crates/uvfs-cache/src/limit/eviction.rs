@@ -17,6 +17,7 @@
 use uvfs_sync::primitives::Ordering;
 
 use crate::cache::Cache;
+use crate::inodes::attr::mode;
 use crate::names::change::Aftermath;
 use crate::names::dentry::NameWords;
 use crate::names::invalidate::Seen;
@@ -78,9 +79,22 @@ impl Cache {
     /// The hand passes a name; returns whether it went.
     pub(crate) fn second_chance(&self, sb: SbId, dentry: u32) -> bool {
         if self.dentries.used().take(dentry) {
+            self.end_entries_over(dentry);
             return false;
         }
         self.evict_at(sb, dentry)
+    }
+
+    /// To be called when a name's mark was cleared. A walk by a prefix entry does not mark the links on its way, so all
+    /// entries over a link end here. The next walk over it marks it again, and costs a hit nothing. The slot is read
+    /// without a lock: if it has changed, entries of another link end. If an entry is noted meanwhile and stays, the
+    /// link may look unused for one round of the hand.
+    fn end_entries_over(&self, dentry: u32) {
+        let d = self.dentries.get(dentry);
+        if d.fmt() == mode::S_IFLNK {
+            let inode = d.inode.load(Ordering::Relaxed);
+            self.prefixes.changes.end_entries(self.inodes.private(inode));
+        }
     }
 
     /// Evict the name in a slot if nobody needs it: a negative one, or a leaf whose inode only the name
@@ -201,7 +215,7 @@ impl Cache {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::inodes::attr::{Attr, mode};
+    use crate::inodes::attr::Attr;
     use crate::inodes::inode_ref::InodeRef;
     use crate::lookup::by_name::Lookup;
     use crate::types::{Config, Fresh, SbOptions, Ttl};

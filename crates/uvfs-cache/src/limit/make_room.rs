@@ -203,12 +203,15 @@ impl Cache {
         self.limit.devices().bytes()
     }
 
-    /// A name was used. While eviction is not armed this is one load of a line that nobody writes.
+    /// A name was used. While eviction is not armed this is one load of a line that nobody writes. Returns whether the
+    /// name is marked now.
     #[inline(always)]
-    pub(crate) fn used(&self, dentry: u32) {
-        if self.limit.is_armed() {
+    pub(crate) fn used(&self, dentry: u32) -> bool {
+        let armed = self.limit.is_armed();
+        if armed {
             self.dentries.used().note(dentry);
         }
+        armed
     }
 
     /// Take a slot by `alloc`. It returns `None` if it needs memory beyond the limit; then room is made,

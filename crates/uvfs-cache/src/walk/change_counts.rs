@@ -82,6 +82,11 @@ impl ChangeCounts {
         // Pairs with the fence in `note_prefix`: either that thread sees the odd sequence, or we see its flag. And a
         // thread that loads the new count sees the odd sequence afterwards.
         fence(Ordering::SeqCst);
+        self.end_entries(private)
+    }
+
+    /// No older entry leads over this directory or link. Returns whether a path passes it.
+    pub(crate) fn end_entries(&self, private: &Private) -> bool {
         let Some(group) = private.passed_group() else { return false };
         self.0[usize::from(group)].fetch_add(1, Ordering::Relaxed);
         self.0[usize::from(ALL)].fetch_add(1, Ordering::Relaxed);

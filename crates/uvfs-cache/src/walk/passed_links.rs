@@ -16,6 +16,8 @@ use uvfs_sync::primitives::Ordering;
 use crate::cache::Cache;
 use crate::inodes::attr::Time;
 
+/// Not all of them were marked as used when the entry was noted, because eviction was not armed.
+const UNMARKED: u64 = 1 << 63;
 /// Most links of an entry.
 const MOST: usize = if cfg!(loom) { 1 } else { 8 };
 
@@ -26,6 +28,8 @@ pub struct PassedLink {
     pub(crate) dentry_seq: u32,
     pub(crate) inode: u32,
     pub(crate) inode_seq: u32,
+    /// Whether the walk has marked the link's name as used.
+    pub(crate) marked: bool,
     /// The second of the time of day at which a read moves the access time again; `u32::MAX`: none does.
     pub(crate) due: u32,
 }
@@ -62,7 +66,8 @@ impl PassedLinks {
     /// For an entry.
     pub(crate) fn summary(&self) -> Followed {
         let due = self.all().iter().map(|link| link.due).min().unwrap_or(u32::MAX);
-        Followed((self.count as u64) << 32 | u64::from(!due))
+        let unmarked = self.all().iter().any(|link| !link.marked);
+        Followed(if unmarked { UNMARKED } else { 0 } | (self.count as u64) << 32 | u64::from(!due))
     }
 
     /// Whether a name among them has a deadline, or belongs to another epoch. True of names that [`Self::stand`]
@@ -87,7 +92,7 @@ impl PassedLinks {
 }
 
 /// The links that a walk by a prefix entry followed: their number above, the complement of the second when one is due
-/// below.
+/// below, and [`UNMARKED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Followed(pub(crate) u64);
 
@@ -97,12 +102,24 @@ impl Followed {
 
     /// Their number.
     pub fn links(self) -> u32 {
-        (self.0 >> 32) as u32
+        ((self.0 & !UNMARKED) >> 32) as u32
     }
 
-    /// Whether a read of one of them moves its access time, so that the entry must not be used.
-    pub fn is_due(self, now: impl FnOnce() -> Time) -> bool {
+    /// Whether a read of one of them moves its access time.
+    fn is_due(self, now: impl FnOnce() -> Time) -> bool {
         let due = !(self.0 as u32);
         due != u32::MAX && now().sec() >= i64::from(due)
+    }
+}
+
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
+impl Cache {
+    /// Whether a walk may go by an entry over these links. It must not if a read of one of them moves its access time.
+    /// Nor if eviction is armed and not all are marked: the walk that renews the entry marks them. From then on the
+    /// eviction hand ends the entry when it clears a mark, so walks by an entry need to mark nothing.
+    pub fn may_follow(&self, followed: Followed, now: impl FnOnce() -> Time) -> bool {
+        let unmarked = followed.0 & UNMARKED != 0;
+        !(unmarked && self.limit.is_armed()) && !followed.is_due(now)
     }
 }

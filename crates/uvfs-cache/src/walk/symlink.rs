@@ -71,7 +71,7 @@ impl Cache {
         if !self.check(at) {
             return Err(Retry::Parent);
         }
-        self.used(child.dentry);
+        let marked = self.used(child.dentry);
         let due = if timeless { Some(u32::MAX) } else { due_in_entry(&attr) };
         let kept = !matches!(slot, 0 | UNKEPT) && (timeless || !attr.atime_is_due(now()));
         let link = due.map(|due| PassedLink {
@@ -79,6 +79,7 @@ impl Cache {
             dentry_seq: child.seq,
             inode: child.inode,
             inode_seq: seq,
+            marked,
             due,
         });
         Ok(kept.then_some(CopiedTarget { attr, len, link }))

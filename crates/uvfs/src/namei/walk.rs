@@ -286,7 +286,7 @@ impl Walker<'_, '_> {
         match Question::new(cache, (start.id(), self.root.id()), self.who, mounts, dirs) {
             Some(question) => match cache.prefix(&question) {
                 Some((at, Followed::NONE)) => Ok(at),
-                Some((at, followed)) if !followed.is_due(now_coarse) => {
+                Some((at, followed)) if cache.may_follow(followed, now_coarse) => {
                     count_more(links, followed.links()).map(|()| at)
                 }
                 _ => self.walk_and_note(start, dirs, &question, links),

@@ -35,3 +35,34 @@ fn an_inode_without_room_for_its_name_is_evicted_once() {
         Errno::NOMEM
     );
 }
+
+/// A walk by a prefix entry marks no name on its way, and a link has no children that would keep it. Planted bugs:
+/// rule17-links-of-entries-look-unused, rule17-links-of-older-entries-look-unused.
+#[test]
+fn rule17_a_link_that_walks_follow_stays() {
+    let mut store = Store::default();
+    store.fixed_links = true;
+    let store = Arc::new(store);
+    let directory = store.plant(1, "directory", mode::S_IFDIR | 0o755);
+    store.plant(directory, "file", mode::S_IFREG | 0o644);
+    let vfs = vfs_of(Arc::clone(&store) as Arc<dyn uvfs::Driver>);
+    let context = root(&vfs);
+    context.symlink(b"directory", b"a-link-to-the-directory").unwrap();
+    let walk = || assert!(context.stat(b"a-link-to-the-directory/file").unwrap().is_reg());
+    // Noted before memory is short.
+    (0..4).for_each(|_| walk());
+    let asked = || store.asked("a-link-to-the-directory");
+    let before = asked();
+    vfs.cache().set_memory_limit(2 << 20);
+    for i in 0..100_000 {
+        let name = format!("{i}");
+        store.plant(1, &name, mode::S_IFREG | 0o644);
+        context.stat(name.as_bytes()).unwrap();
+        if i % 16 == 0 {
+            walk();
+        }
+    }
+    let evicted = store.evicted.load(Ordering::Relaxed);
+    assert!(evicted > 80_000, "the hand came by several times: {evicted} evicted");
+    assert_eq!(asked(), before, "a link in constant use was evicted");
+}
