@@ -126,7 +126,7 @@ struct Chunk {
     retired: u64,
     /// Frames handed out since the memory came from the system: their words may not be zero.
     dirty: u64,
-    /// Pages of the system that were committed for these frames.
+    /// Pages of the system that these frames have touched.
     touched: u64,
     /// The chunk is in [`Chunks::partial`].
     listed: bool,
@@ -182,9 +182,6 @@ pub struct Frames<const W: usize> {
 impl<const W: usize> Frames<W> {
     /// Bytes of a frame.
     pub const SIZE: usize = W * 8;
-    /// Whether the memory of a whole chunk is committed at once, when its first frames are taken. Small frames are
-    /// committed as they are touched, because an arena of them may need less than a chunk.
-    const COMMITTED_BY_CHUNK: bool = Self::SIZE == PAGE;
     /// Chunks are whole pages of the system, or giving one back would take a neighbour's memory.
     const WHOLE_PAGES: () = assert!(cfg!(loom) || (W * 8 * CHUNK as usize).is_multiple_of(PAGE) && W <= 512);
 
@@ -218,7 +215,7 @@ impl<const W: usize> Frames<W> {
         self.slots.saturating_sub(SPARE)
     }
 
-    /// Bytes of memory that were committed and not given back. Constant time.
+    /// Bytes of memory that were touched and not given back. Constant time.
     pub fn committed_bytes(&self) -> u64 {
         self.committed.load(Ordering::Relaxed) * PAGE as u64
     }
@@ -235,9 +232,7 @@ impl<const W: usize> Frames<W> {
         // Relaxed: the generation moved before the frame went into the magazine that it came out of.
         let generation = self.generations.get(index).0.load(Ordering::Relaxed) + 1;
         if clean {
-            if !Self::COMMITTED_BY_CHUNK {
-                self.touch(index);
-            }
+            self.touch(index);
         } else if bytes.len() < Self::SIZE {
             self.store_fence();
             for word in &self.frames.get(index).0 {
@@ -362,17 +357,8 @@ impl<const W: usize> Frames<W> {
 
     /// Fill half of an empty magazine from one chunk.
     fn refill(&self, magazine: &mut Magazine) {
-        if let Some(number) = self.fill(magazine) {
-            // Without the mutex of the chunks, so that other threads take frames meanwhile. The chunk keeps its memory:
-            // the magazine has frames of it.
-            self.frames.populate(number * CHUNK, (number + 1) * CHUNK);
-        }
-    }
-
-    /// As [`Frames::refill`]; returns the chunk if its memory is now to be committed.
-    fn fill(&self, magazine: &mut Magazine) -> Option<u32> {
         let mut chunks = self.chunks.lock();
-        let number = self.chunk_with_room(&mut chunks)?;
+        let Some(number) = self.chunk_with_room(&mut chunks) else { return };
         let chunk = &mut chunks.all[number as usize];
         let was_idle = chunk.is_idle();
         for _ in 0..MAGAZINE / 2 {
@@ -382,19 +368,9 @@ impl<const W: usize> Frames<W> {
             }
             chunk.free &= chunk.free - 1;
             let clean = if chunk.dirty >> bit & 1 == 0 { CLEAN } else { 0 };
-            if Self::COMMITTED_BY_CHUNK {
-                // The magazine alone knows now that the frame is clean.
-                chunk.dirty |= 1 << bit;
-            }
             magazine.push((number * CHUNK + bit) | clean);
         }
-        let without_memory = Self::COMMITTED_BY_CHUNK && chunk.touched == 0;
-        if without_memory {
-            chunk.touched = WHOLE;
-            self.committed.fetch_add(u64::from(CHUNK), Ordering::Relaxed);
-        }
         chunks.idle -= usize::from(was_idle);
-        without_memory.then_some(number)
     }
 
     fn chunk_with_room(&self, chunks: &mut Chunks) -> Option<u32> {
@@ -731,8 +707,7 @@ mod tests {
         let pages = Pages::reserve(1 << 20).unwrap();
         let before = resident();
         let ids: Vec<_> = (0..N).map(|i| pages.allocate(0, &i.to_ne_bytes()).unwrap()).collect();
-        // Whole chunks, of which the first has a frame that is never handed out.
-        assert_eq!(pages.committed_bytes(), (N / u64::from(CHUNK) + 1) * u64::from(CHUNK) * PAGE as u64);
+        assert_eq!(pages.committed_bytes(), N * PAGE as u64);
         let grown = resident() - before;
         let committed = pages.committed_bytes();
         // The other tests of this process allocate too: 64 MiB drown them.

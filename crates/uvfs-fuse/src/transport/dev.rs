@@ -30,10 +30,8 @@ use crate::wire::init::{Agreed, Greeting, Wishes};
 use crate::wire::port::{Answer, IN_HEADER, MAX_REQUEST, OUT_HEADER, Port};
 use crate::wire::request::{Head, Operation, data_len, split};
 
-mod buffer;
 pub(super) mod sys;
 
-use buffer::Buffer;
 use sys::page_size;
 
 /// Lends files to the kernel through the device, also if requests come by rings.
@@ -172,9 +170,6 @@ impl Running {
 /// Additional readers, if some may wait for a driver.
 const SPARE: usize = 2;
 
-/// Where the data begins in a request to write: after the header and `struct fuse_write_in`.
-const WRITE_DATA: usize = IN_HEADER + 40;
-
 /// A copy of this many bytes takes longer than most requests take in all.
 const LARGE: usize = 64 << 10;
 
@@ -289,11 +284,11 @@ struct Reader {
 
 impl Reader {
     fn run(&self) -> io::Result<()> {
-        let mut buffer = Buffer::new(MAX_REQUEST, WRITE_DATA);
+        let mut buffer = vec![0; MAX_REQUEST];
         let place = self.leaders.as_ref().map(|leaders| leaders.join());
-        while let Some(len) = receive(&self.device, buffer.bytes_mut())? {
-            let port = DevPort { device: Arc::clone(&self.device), room: Buffer::EMPTY };
-            match split(&buffer.bytes()[..len]) {
+        while let Some(len) = receive(&self.device, &mut buffer)? {
+            let port = DevPort { device: Arc::clone(&self.device), room: Vec::new() };
+            match split(&buffer[..len]) {
                 Ok((header, structure, payload)) => {
                     if let Some(place) = &place {
                         place.begin(data_len(header, structure, payload) >= LARGE);
@@ -320,12 +315,12 @@ impl Handler for Dispatcher {
 struct DevPort {
     device: Arc<File>,
     /// Empty, or this thread's buffer, borrowed.
-    room: Buffer,
+    room: Vec<u8>,
 }
 
 thread_local! {
     /// Stays as large as the largest read, so a read allocates and clears nothing.
-    static ROOM: Cell<Buffer> = const { Cell::new(Buffer::EMPTY) };
+    static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 impl Port for DevPort {
@@ -333,16 +328,16 @@ impl Port for DevPort {
         if self.room.len() < len {
             let mut room = ROOM.take();
             if room.len() < len {
-                room = Buffer::new(len, 0);
+                room.resize(len, 0);
             }
             self.room = room;
         }
-        &mut self.room.bytes_mut()[..len]
+        &mut self.room[..len]
     }
 
     fn send(mut self, unique: u64, answer: Answer<'_>) {
-        let sent = transmit(&self.device, unique, answer, self.room.bytes());
-        if self.room.len() != 0 {
+        let sent = transmit(&self.device, unique, answer, &self.room);
+        if !self.room.is_empty() {
             ROOM.set(std::mem::take(&mut self.room));
         }
         match sent {
