@@ -120,6 +120,6 @@ impl Cache {
     /// eviction hand ends the entry when it clears a mark, so walks by an entry need to mark nothing.
     pub fn may_follow(&self, followed: Followed, now: impl FnOnce() -> Time) -> bool {
         let unmarked = followed.0 & UNMARKED != 0;
-        !(unmarked && self.limit.is_armed()) && !followed.is_due(now)
+        !(followed.is_due(now) || unmarked && self.limit.is_armed())
     }
 }
