@@ -32,7 +32,7 @@ build() {
 }
 
 # The bill of materials. By hand: cargo-cyclonedx writes a file beside each manifest of the workspace, with the features
-# that the workspace enables, and takes longer to build than uvfs.
+# that the workspace enables; here only the program's own count.
 materials() {
     local tree lock
     tree=$(cargo tree --locked -p uvfs-cli -e normal,no-proc-macro --target "$host" --prefix none --no-dedupe --format '{p}')

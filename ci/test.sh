@@ -23,7 +23,7 @@ export CARGO_PROFILE_TEST_DEBUG="${CARGO_PROFILE_TEST_DEBUG:-line-tables-only}"
 size=usual suites=(--quick) ends=()
 case ${1:-} in
 '')
-    echo "Every test, built from nothing: about 15 minutes with two processors. --quick takes 4, --full hours."
+    echo "Every test, built from nothing: about 30 minutes with two processors. --quick takes 4, --full hours."
     ;;
 --quick)
     size=quick
@@ -148,7 +148,7 @@ step "build" 0 cargo test --quiet --workspace --lib --bin uvfs --test "*" --no-r
 # Tests that cannot mount say so; --show-output shows that, so that it can be counted.
 # Of the programs only `uvfs` has tests of its own. The two tests left out run below in release form: "shared stores", and
 # a storm on a mirror in "suites".
-step "tests" 900 cargo test --quiet --workspace --lib --bin uvfs --test "*" --no-fail-fast -- --show-output \
+step "tests" 1200 cargo test --quiet --workspace --lib --bin uvfs --test "*" --no-fail-fast -- --show-output \
     --skip hits_store_nothing_shared --skip a_mirror_shows_changes_that_others_make
 step "documentation tests" 300 cargo test --quiet --workspace --no-fail-fast --doc
 # The same packages as in ci/mounts.sh, so that nothing is compiled again with other features.
@@ -160,6 +160,7 @@ step "transports" $([ $size = full ] && echo 0 || echo 300) ci/transports.sh "${
 step "loom" 600 "${loom[@]}"
 step "ThreadSanitizer" 600 "${tsan[@]}"
 step "Miri" 600 ci/miri.sh
+step "release scripts" 60 bash -c 'for script in ci/*.sh contrib/install.sh; do bash -n "$script" || exit; done'
 step "packages" 120 cargo publish --dry-run --quiet --workspace --no-verify --allow-dirty
 if cargo deny --version >/dev/null 2>&1; then
     step "licences and advisories" 120 cargo deny check

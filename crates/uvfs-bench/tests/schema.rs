@@ -229,7 +229,7 @@ fn a_lock_taken_once_divides_the_turn() {
     assert_eq!((of("once"), of("often")), (7, 7));
     let notes = array(&report, "notes").iter().map(|note| note.as_str().unwrap());
     assert_eq!(notes.filter(|note| note.contains("before the hold")).count(), 7);
-    let (good, _, err) = bench(&["lockref", "--threads", "1000"]);
+    let (good, _, err) = bench(&["lockref", "--threads", "512"]);
     assert!(!good && err.contains("lockref-oversubscribed"), "{err}");
 }
 

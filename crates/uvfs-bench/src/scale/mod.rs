@@ -19,7 +19,7 @@ use clap::{ArgMatches, Command, CommandFactory as _, FromArgMatches as _, Parser
 use serde::Serialize;
 
 use crate::report::{BenchReport, Row};
-use model::{Machine, Operation};
+use model::{MachineClass, Operation};
 use published::{Check, SAPPHIRE_RAPIDS, WITHIN};
 
 /// Predict throughput with many processors from reports of one and two threads
@@ -83,7 +83,7 @@ pub fn run(matches: &ArgMatches) -> Result<()> {
     ensure!((1..=4096).contains(&scale.socket), "--socket is from 1 to 4096");
     let time = |ns: f64| ns.is_finite() && ns > 0.0 && ns <= 1e6;
     ensure!(time(scale.inside) && time(scale.across), "--inside and --across are nanoseconds above 0");
-    let machine = Machine { socket: scale.socket, inside_ns: scale.inside, across_ns: scale.across };
+    let machine = MachineClass { socket: scale.socket, inside_ns: scale.inside, across_ns: scale.across };
     let published = published::checks();
     print_checks("The model beside published figures", &published);
     if scale.file.is_empty() {
@@ -127,7 +127,7 @@ fn check_here(arms: &[(&str, &Row)]) -> Result<Vec<Check>> {
         println!("\nskipped: the model beside the reports: this machine has one processor");
         return Ok(Vec::new());
     };
-    let here = Machine { socket: usize::MAX, inside_ns, across_ns: inside_ns };
+    let here = MachineClass { socket: usize::MAX, inside_ns, across_ns: inside_ns };
     let check = |(workload, many): &(&str, &Row)| {
         let same = |(w, row): &&(&str, &Row)| {
             w == workload && row.threads == 1 && row.arm == many.arm && row.params == many.params
@@ -146,7 +146,7 @@ fn check_here(arms: &[(&str, &Row)]) -> Result<Vec<Check>> {
     Ok(checks)
 }
 
-fn predict(arms: &[(&str, &Row)], machine: &Machine, processors: &[usize]) -> Vec<Prediction> {
+fn predict(arms: &[(&str, &Row)], machine: &MachineClass, processors: &[usize]) -> Vec<Prediction> {
     arms.iter()
         .filter(|(_, row)| row.threads == 1)
         .map(|(workload, row)| {
@@ -174,8 +174,8 @@ fn print_checks(title: &str, checks: &[Check]) {
     }
 }
 
-fn print_predictions(predictions: &[Prediction], machine: &Machine) {
-    let Machine { socket, inside_ns, across_ns } = machine;
+fn print_predictions(predictions: &[Prediction], machine: &MachineClass) {
+    let MachineClass { socket, inside_ns, across_ns } = machine;
     println!(
         "\nPredictions, not measurements: million operations a second, {socket} processors a socket, {inside_ns} ns a \
          hand-over inside it, {across_ns} ns across"

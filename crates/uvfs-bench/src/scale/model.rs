@@ -10,9 +10,9 @@
 //! **Limits.** Lines that share a bus, directories of a coherence protocol that saturate, processors that run slower
 //! when all are busy, and preempted holders of a lock are not in it. Each makes the truth slower than the prediction.
 
-/// How long a line travels between the processors of a machine.
+/// The time of a line's way between the processors of a machine.
 #[derive(Clone, Copy, Debug)]
-pub struct Machine {
+pub struct MachineClass {
     /// Processors in a socket.
     pub socket: usize,
     /// Nanoseconds from one processor to another of the same socket.
@@ -21,7 +21,7 @@ pub struct Machine {
     pub across_ns: f64,
 }
 
-impl Machine {
+impl MachineClass {
     /// A hand-over between `n` processors that come in random order. Sockets are filled one by one. The last user was
     /// this processor for one visit in `n`, and nothing moves then.
     fn hand_over_ns(&self, n: usize) -> f64 {
@@ -43,18 +43,18 @@ pub struct Station {
     pub hold_ns: f64,
 }
 
-/// What a processor repeats.
+/// The work that a processor repeats.
 #[derive(Clone, Debug)]
 pub struct Operation {
     /// Nanoseconds that concern no other processor.
     pub private_ns: f64,
-    /// What it shares with the others.
+    /// The lines and locks that it shares with the others.
     pub stations: Vec<Station>,
 }
 
 impl Operation {
     /// Operations a second of `n` processors.
-    pub fn per_second(&self, machine: &Machine, n: usize) -> f64 {
+    pub fn per_second(&self, machine: &MachineClass, n: usize) -> f64 {
         let hand_over = machine.hand_over_ns(n);
         let demands: Vec<f64> = self.stations.iter().map(|s| s.hold_ns + s.lines * hand_over).collect();
         let slowest = demands.iter().copied().fold(0.0, f64::max);
@@ -81,7 +81,7 @@ impl Operation {
 mod tests {
     use super::*;
 
-    const ONE_SOCKET: Machine = Machine { socket: 64, inside_ns: 60.0, across_ns: 150.0 };
+    const ONE_SOCKET: MachineClass = MachineClass { socket: 64, inside_ns: 60.0, across_ns: 150.0 };
 
     fn near(a: f64, b: f64) {
         assert!((a / b - 1.0).abs() < 0.01, "{a} and {b}");

@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 
-use super::model::{Machine, Operation, Station};
+use super::model::{MachineClass, Operation, Station};
 use super::steps::{QUEUED_LOCK, line};
 
 /// Within this share of the published figure, the model counts as validated.
@@ -33,7 +33,7 @@ impl Check {
 }
 
 /// Sapphire Rapids, one socket. The parameter is fitted to the four figures of the first thread.
-pub const SAPPHIRE_RAPIDS: Machine = Machine { socket: 64, inside_ns: 66.0, across_ns: 150.0 };
+pub const SAPPHIRE_RAPIDS: MachineClass = MachineClass { socket: 64, inside_ns: 66.0, across_ns: 150.0 };
 
 /// Private work of a `stat` there. The figures at 20 processors hardly depend on it.
 const STAT_NS: f64 = 250.0;

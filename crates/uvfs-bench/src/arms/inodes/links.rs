@@ -80,7 +80,7 @@ struct List {
     first: AtomicU32,
 }
 
-/// What a form has of the changes.
+/// The changes that a form has.
 pub trait InodeChanges: Send + Sync + 'static {
     /// A lock bit in each bucket's head.
     const HASH_BL: bool = false;

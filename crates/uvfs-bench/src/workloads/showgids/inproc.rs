@@ -23,7 +23,7 @@ use crate::workloads::showgids::{GidsPlan, PATH, READ, TEXT};
 /// The adapter's directory, if `class` has a link to it.
 const DEVICE: [&str; 5] = ["devices", "pci0000:00", "0000:00:02.0", "infiniband", "mlx5_0"];
 /// One tree, mounted.
-pub struct NameTree {
+pub struct GidsTree {
     vfs: Arc<Vfs>,
     /// A kernel's locks, if they are the arm's subject.
     locks: Option<TreeLocks>,
@@ -47,7 +47,7 @@ fn attribute(n: u64) -> impl Fn(&mut Vec<u8>) -> Result<(), Errno> + Send + Sync
     }
 }
 
-impl NameTree {
+impl GidsTree {
     fn new(locks: Option<TreeLocks>, files: u64, linked: bool) -> Result<Self> {
         let kernfs = Kernfs::new(Options { may_block: false, ..Options::default() })?;
         let dir = |above: &Node, name: &str| above.add_dir(name, Meta::new(0o755));
@@ -114,7 +114,7 @@ impl NameTree {
         Ok((node, took))
     }
 
-    /// Removes what [`NameTree::add`] added. Returns the time that the model took.
+    /// Removes what [`GidsTree::add`] added. Returns the time that the model took.
     pub fn remove(&self, node: &Node) -> Duration {
         let began = Instant::now();
         self.locks.iter().for_each(|locks| locks.remove(node));
@@ -128,7 +128,7 @@ impl NameTree {
 pub struct ShowgidsInProcess {
     name: &'static str,
     /// One tree for all, or one for each thread; the last one is changed.
-    trees: Vec<NameTree>,
+    trees: Vec<GidsTree>,
     plan: GidsPlan,
     book: ChangeBook,
 }
@@ -144,16 +144,16 @@ impl ShowgidsInProcess {
             name => TreeLocks::new(name).map(Some),
         };
         // If each thread has its own tree, one more receives the changes.
-        let trees = (0..=own).map(|_| NameTree::new(locks()?, plan.files, plan.linked));
+        let trees = (0..=own).map(|_| GidsTree::new(locks()?, plan.files, plan.linked));
         Ok(Self { name, trees: trees.collect::<Result<_>>()?, plan, book: ChangeBook::default() })
     }
 
-    fn tree_of(&self, thread: usize) -> &NameTree {
+    fn tree_of(&self, thread: usize) -> &GidsTree {
         &self.trees[thread.min(self.trees.len() - 1)]
     }
 
     /// The tree that changes go to.
-    pub fn changed_tree(&self) -> &NameTree {
+    pub fn changed_tree(&self) -> &GidsTree {
         &self.trees[self.trees.len() - 1]
     }
 
@@ -227,7 +227,7 @@ impl Arm for ShowgidsInProcess {
 
 /// The program that reads.
 struct Reading<'a> {
-    tree: &'a NameTree,
+    tree: &'a GidsTree,
     context: Context<'a>,
     files: u64,
     /// Passes over the files that remain, if their number is fixed.
@@ -238,7 +238,7 @@ struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    fn new(tree: &'a NameTree, plan: GidsPlan, first: u64) -> Self {
+    fn new(tree: &'a GidsTree, plan: GidsPlan, first: u64) -> Self {
         let (context, path, text) = (tree.context(), [0; PATH], [0; TEXT]);
         Self { tree, context, files: plan.files, left: plan.passes(), next: first, path, text }
     }

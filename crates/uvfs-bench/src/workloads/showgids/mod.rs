@@ -144,7 +144,7 @@ fn case<'w>(plan: GidsPlan, pattern: &Pattern) -> Prepare<'w> {
     }
 }
 
-/// What is read, and what is changed meanwhile.
+/// The files that are read, and the changes meanwhile.
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub struct GidsPlan {
     /// Files.
