@@ -73,8 +73,16 @@ impl Source {
         run("mount", &args).inspect_err(|why| eprintln!("skipped: {test}: {why}")).is_ok()
     }
 
+    /// A file that is open for writing keeps its file system writable, and the kernel tells a server of a close only
+    /// after close(2) has returned.
     fn remount(&self, how: &str) {
-        run("mount", &["-o", &format!("remount,{how}"), self.dir.to_str().expect("a name")]).expect(how);
+        let (how, dir) = (format!("remount,{how}"), self.dir.to_str().expect("a name"));
+        let mut said = Ok(String::new());
+        let done = within(Duration::from_secs(20), || {
+            said = run("mount", &["-o", &how, dir]);
+            said.is_ok()
+        });
+        assert!(done, "{how}: {said:?}");
     }
 
     fn mirror(&self) -> Fixture {
