@@ -12,7 +12,7 @@ shift
 what=("$@")
 [ $# -gt 0 ] || what=(speed slow memory)
 mount=$dir/mount source=$dir/source
-mkdir -p "$mount" "$source"
+mkdir -p "$source"
 mountpoint -q "$source" || mount -t tmpfs -o size=4g,nr_inodes=4m tmpfs "$source"
 mkdir -p "$source/upper"
 ulimit -n 20000
@@ -27,6 +27,8 @@ with() { # SERVER LAYER options... -- command...
     shift 2
     while [ "$1" != -- ]; do options+=("$1"); shift; done
     shift
+    # The crate removes it at its end.
+    mkdir -p "$mount"
     LD_PRELOAD=${preload:-} "$dir/$server" "$source/$layer" "$source/upper" "$mount" "${options[@]}" &
     local pid=$!
     while ! mountpoint -q "$mount"; do kill -0 "$pid" || exit 1; sleep 0.05; done
