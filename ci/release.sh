@@ -63,7 +63,7 @@ third_party() {
         | ["\(.name) \(.version)", .license // "see below", (.manifest_path | rtrimstr("/Cargo.toml"))] | @tsv' "$BUILD/metadata.json")
 }
 
-# The program for machines without our package, with what contrib/install.sh needs.
+# The program for machines without our package, with the files that contrib/install.sh needs.
 archive() {
     local name=uvfs-$version-$host-static dir
     dir=$BUILD/$name

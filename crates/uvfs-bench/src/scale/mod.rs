@@ -1,9 +1,9 @@
 //! `uvfs-bench scale`: a model of throughput beyond the processors at hand.
 //!
-//! It prints the model beside the threads' published figures first, then beside the reports' rows of
-//! more than one thread, and only then what it predicts. A prediction is not a measurement: the output says so in each table. The private work
-//! of each arm is its measured time with one thread, from reports of `stat-same` and `open-same`. See [`model`] for what
-//! the model leaves out.
+//! It prints the model beside the threads' published figures first, then beside the reports' rows of more than one
+//! thread, and only then its predictions. A prediction is not a measurement: the output says so. The private work of
+//! each arm is its measured time with one thread, from reports of `stat-same` and `open-same`. The limits of the model
+//! are in [`model`].
 
 mod hand_over;
 mod model;

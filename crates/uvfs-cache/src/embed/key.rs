@@ -177,7 +177,7 @@ impl NodeKey {
         self.entry.as_ref().map_or(&[], Numbered::key)
     }
 
-    /// Whether this is what the index lists.
+    /// Whether the index lists this entry, and not a later one of the same key.
     fn is(&self, listed: &Numbered) -> bool {
         self.entry.as_ref().is_some_and(|entry| Arc::ptr_eq(&entry.0, &listed.0))
     }

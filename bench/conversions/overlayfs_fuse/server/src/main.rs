@@ -4,11 +4,12 @@
 //! overlay-server LOWER UPPER MOUNTPOINT [--ttl S] [--memory MIB]
 //! ```
 
+use std::fs::File;
 use std::path::Path;
-use std::thread::sleep;
 use std::time::Duration;
 
 use overlayfs_fuse::OverlayFS;
+use rustix::event::{PollFd, PollFlags, poll};
 
 #[cfg(feature = "converted")]
 fn configure(overlay: &mut OverlayFS, ttl: u64, memory: u64) {
@@ -43,8 +44,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     configure(&mut overlay, ttl, memory);
     overlay.mount()?;
     let of = format!(" {} ", mountpoint.display());
+    // A change between reading and polling ends the poll: the kernel compares with the mounts at the last poll.
+    let mounts = File::open("/proc/self/mounts")?;
     while std::fs::read_to_string("/proc/self/mounts")?.contains(&of) {
-        sleep(Duration::from_millis(100));
+        poll(&mut [PollFd::new(&mounts, PollFlags::PRI)], None)?;
     }
     Ok(())
 }

@@ -20,7 +20,7 @@
 //! | last reference, inode not kept: inode lock, FREEING, ends | the same ([`Links::put`]) |
 //! | end: list lock, out of the list; hash lock, inode lock, out of the hash | the same |
 //! | memory freed after a grace period | slot reused at once; a search without the lock that is led astray finds nothing |
-//! | who meets an inode that is FREEING waits | it is passed over; no measured thread looks for one that ends |
+//! | a search that meets an inode that is FREEING waits | it is passed over; no measured thread looks for one that ends |
 //! | walk of the list: reference, list lock dropped, inode looked at, lock again | the same |
 
 use std::cell::Cell;
@@ -243,7 +243,7 @@ impl<C: InodeChanges> Links<C> {
     }
 
     /// Sets the bucket's first inode; the caller holds the bucket's lock. The lock bits are kept, because waiters may
-    /// set the bit that says that they wait. Release: who searches without the lock finds a complete node.
+    /// set the bit that says that they wait. Release: a search without the lock finds a complete node.
     #[inline]
     fn set_first(bucket: &AtomicU64, slot: u32) {
         let old = u64::from(first_of(bucket.load(Ordering::Relaxed)));

@@ -26,7 +26,7 @@ fn alone<C: InodeChanges>() {
 }
 
 #[test]
-fn what_is_put_in_is_found_until_it_is_taken_out() {
+fn an_inode_is_found_until_it_is_taken_out() {
     alone::<Stock>();
     alone::<HashBl>();
     alone::<Lists>();

@@ -111,7 +111,7 @@ impl LockBits for Queued {
                 Err(now) => old = now,
             }
         }
-        // Acquire: what the holder did before it released.
+        // Acquire: the holder's stores before its release.
         while word.load(Ordering::Acquire) & LOCKED != 0 {
             relax();
         }
@@ -149,7 +149,7 @@ fn wait_in_list(word: &AtomicU64) {
         }
         let last = last_waiter(old) == own;
         let new = if last { old & !TAIL | LOCKED } else { old | LOCKED };
-        // Acquire: what the last holder did.
+        // Acquire: the last holder's stores.
         if word.compare_exchange_weak(old, new, Ordering::Acquire, Ordering::Relaxed).is_ok() {
             if !last {
                 hand_on(own);

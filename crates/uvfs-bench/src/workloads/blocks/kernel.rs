@@ -1,4 +1,4 @@
-//! `slow`, `stock`, `stock-8`: what the kernel does to find a buffer, without and with its lookaside.
+//! `slow`, `stock`, `stock-8`: the kernel's steps to find a buffer, without and with its lookaside.
 //!
 //! `slow` has the steps of the lookup that the thread calls slow:
 //!
@@ -62,7 +62,7 @@ impl Buffer {
 
     #[inline]
     fn put(&self) {
-        // Release: who frees a buffer, which nobody does here, would see that it was read before.
+        // Release: a thread that freed the buffer would see that it was read before. Here none does.
         self.references.fetch_sub(1, Ordering::Release);
     }
 }

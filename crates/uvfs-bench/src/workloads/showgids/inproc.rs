@@ -114,7 +114,7 @@ impl GidsTree {
         Ok((node, took))
     }
 
-    /// Removes what [`GidsTree::add`] added. Returns the time that the model took.
+    /// Removes the node that [`GidsTree::add`] added. Returns the time that the model took.
     pub fn remove(&self, node: &Node) -> Duration {
         let began = Instant::now();
         self.locks.iter().for_each(|locks| locks.remove(node));

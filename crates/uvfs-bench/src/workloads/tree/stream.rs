@@ -256,7 +256,7 @@ mod tests {
             let cached = stream.vfss[0].0.cache().counters().inodes;
             // Each inode at least in the first pass, and again if it was evicted.
             assert!(made > shape.all_files() && ended > 0, "{arm}: {made} made, {ended} ended");
-            // What was made and has not ended is cached by uvfs (which has the root too), or rests.
+            // An inode that was made and has not ended is cached by uvfs (which has the root too), or rests.
             let rest = (made + 1).checked_sub(ended + cached);
             let few = rest.is_some_and(|rest| rest <= 2 * BATCH as u64);
             assert!(few, "{arm}: {made} made, {ended} ended, {cached} cached");
