@@ -16,9 +16,9 @@
 //! }
 //! ```
 //!
-//! Inside, each folder is one idea, and imports run downward in this order:
+//! Each folder is one idea:
 //!
-//! - `mount` attaches and ends: options, the table of mounts, the session.
+//! - `mount` begins and ends mounts: options, the table of mounts, sessions.
 //! - `transport` moves requests and answers: `/dev/fuse` and the rings of io_uring.
 //! - `wire` decodes requests and encodes answers. It knows no device.
 //! - `limit` keeps the memory limit, from one thread.

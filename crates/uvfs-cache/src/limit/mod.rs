@@ -5,7 +5,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `budget` | the limit, and whether a hit marks its entry as used |
-//! | `make_room` | committed bytes; memory within the limit |
+//! | `make_room` | committed bytes; room for allocations |
 //! | `eviction` | which names go |
 //! | `watermarks` | eviction ahead of need |
 //! | `pressure` | threads that wait for memory |

@@ -256,4 +256,31 @@ mod tests {
         assert_eq!(guarded.into_inner(), THREADS * ROUNDS);
         assert_eq!((lock.locked.into_inner(), lock.last.into_inner()), (false, 0));
     }
+
+    /// The second thread waits without a node, the third in the list, and neither looks once only.
+    #[test]
+    fn waiters_stay_outside_while_the_lock_is_held() {
+        let (word, inside) = (AtomicU64::new(0), AtomicU64::new(0));
+        Queued::lock(&word);
+        std::thread::scope(|s| {
+            for _ in 0..2 {
+                let before = word.load(Ordering::Relaxed);
+                s.spawn(|| {
+                    Queued::lock(&word);
+                    inside.fetch_add(1, Ordering::Relaxed);
+                    Queued::unlock(&word);
+                });
+                // Until it waits.
+                while word.load(Ordering::Relaxed) == before {
+                    std::thread::yield_now();
+                }
+            }
+            for _ in 0..1000 {
+                assert_eq!(inside.load(Ordering::Relaxed), 0);
+                std::thread::yield_now();
+            }
+            Queued::unlock(&word);
+        });
+        assert_eq!((inside.into_inner(), word.into_inner()), (2, 0));
+    }
 }
