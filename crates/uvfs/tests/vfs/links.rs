@@ -159,10 +159,9 @@ fn a_relative_path_leads_below_its_callers_root() {
     }
 }
 
-/// A target leaves a mount by `..`. The mount point is renamed with its parent, which no position shows. Planted bug:
-/// rule8-a-target-leaves-a-mount.
+/// A target leaves a mount by `..`. The mount point is renamed with its parent.
 #[test]
-fn a_target_that_leaves_a_mount_is_not_kept() {
+fn a_target_that_leaves_a_mount_follows_its_parent() {
     let vfs = vfs();
     let root = root(&vfs);
     for dir in ["/one", "/two", "/one/parent", "/one/parent/mount-point", "/one/goal", "/two/goal"] {
