@@ -5,6 +5,7 @@
 //! ```
 //!
 //! The third argument is the limit in MiB. Paths come from the table, so a renamed directory takes its children along.
+//! The host is asked inside `Nodes::with_path`, so no rename comes between a path and its use.
 //! The data of each node is its identity on the host (device and inode number), and its open files: a file without a name
 //! has no path, and attributes are asked of an open file. Unmount with `umount /mnt`.
 
@@ -12,7 +13,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::SystemTime;
@@ -44,8 +45,18 @@ impl Host {
         Ok((host_attr(key.number(), &meta), Object { key, open: Mutex::default() }))
     }
 
-    fn path(&self, nodes: &Nodes<Object>, node: &Node) -> Result<PathBuf, Errno> {
-        Ok(self.0.join(nodes.path(node)?))
+    /// Call `f` with the path of a node, or of a name in it. Renames wait.
+    fn at<R>(
+        &self,
+        nodes: &Nodes<Object>,
+        (node, name): (&Node, Option<&OsStr>),
+        f: impl FnOnce(&Path) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        nodes.with_path(node, |path| {
+            let mut path = self.0.join(path);
+            path.extend(name);
+            f(&path)
+        })
     }
 }
 
@@ -57,14 +68,17 @@ struct Passthrough {
 }
 
 impl Passthrough {
-    fn new(host: Host, limit: u64) -> Result<Self, Errno> {
-        let options = NodesOptions { limit, ..NodesOptions::default() };
+    fn new(host: Host, options: NodesOptions) -> Result<Self, Errno> {
         let nodes = Nodes::new(options, |keys| host.ask(keys, &host.0))?;
         Ok(Self { host, nodes, files: FileHandles::default(), dirs: FileHandles::default() })
     }
 
-    fn path(&self, node: &Node) -> Result<PathBuf, Errno> {
-        self.host.path(&self.nodes, node)
+    fn on<R>(&self, node: &Node, f: impl FnOnce(&Path) -> Result<R, Errno>) -> Result<R, Errno> {
+        self.host.at(&self.nodes, (node, None), f)
+    }
+
+    fn at<R>(&self, dir: &Node, name: &OsStr, f: impl FnOnce(&Path) -> Result<R, Errno>) -> Result<R, Errno> {
+        self.host.at(&self.nodes, (dir, Some(name)), f)
     }
 
     fn ask(&self, path: &Path) -> Result<(FileAttr, Object), Errno> {
@@ -85,7 +99,7 @@ impl Passthrough {
         let open = node.data().open.lock().iter().find_map(Weak::upgrade);
         match open {
             Some(file) => Ok(host_attr(node.data().key.number(), &file.metadata()?)),
-            None => Ok(self.ask(&self.path(node)?)?.0),
+            None => Ok(self.on(node, |path| self.ask(path))?.0),
         }
     }
 
@@ -101,12 +115,14 @@ impl Passthrough {
             let open = node.data().open.lock().iter().find_map(Weak::upgrade);
             match open {
                 Some(file) => file.set_permissions(mode)?,
-                None => fs::set_permissions(self.path(node)?, mode)?,
+                None => self.on(node, |path| Ok(fs::set_permissions(path, mode)?))?,
             }
         }
         match (size, fh) {
             (Some(size), Some(fh)) => self.files.get(fh)?.set_len(size)?,
-            (Some(size), None) => OpenOptions::new().write(true).open(self.path(node)?)?.set_len(size)?,
+            (Some(size), None) => {
+                self.on(node, |path| Ok(OpenOptions::new().write(true).open(path)?.set_len(size)?))?;
+            }
             (None, _) => {}
         }
         Ok(())
@@ -120,9 +136,10 @@ impl Passthrough {
         make: impl FnOnce(&Path) -> io::Result<()>,
     ) -> Result<NodeEntry<Object>, Errno> {
         self.nodes.make(parent, name, kind, |dir| {
-            let path = self.path(dir)?.join(name);
-            make(&path)?;
-            self.ask(&path)
+            self.at(dir, name, |path| {
+                make(path)?;
+                self.ask(path)
+            })
         })
     }
 }
@@ -143,7 +160,7 @@ impl Filesystem for Passthrough {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.nodes.lookup(parent, name, reply, |dir| self.ask(&self.path(dir)?.join(name)));
+        self.nodes.lookup(parent, name, reply, |dir| self.at(dir, name, |path| self.ask(path)));
     }
 
     fn forget(&self, _: &Request, ino: INodeNo, nlookup: u64) {
@@ -179,15 +196,16 @@ impl Filesystem for Passthrough {
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
-        let target = self.nodes.node(ino).and_then(|node| Ok(fs::read_link(self.path(&node)?)?));
+        let target = self.nodes.node(ino).and_then(|node| self.on(&node, |path| Ok(fs::read_link(path)?)));
         match target {
             Ok(target) => reply.data(target.as_os_str().as_bytes()),
             Err(error) => reply.error(error),
         }
     }
 
-    fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
-        let made = self.make((parent, name), FileType::Directory, |path| fs::create_dir(path));
+    fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
+        let make = |path: &Path| fs::DirBuilder::new().mode(mode).create(path);
+        let made = self.make((parent, name), FileType::Directory, make);
         self.nodes.reply_entry(made, reply);
     }
 
@@ -198,19 +216,24 @@ impl Filesystem for Passthrough {
 
     fn link(&self, _: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let made = self.nodes.link(ino, parent, name, |node, dir| {
-            let (old, new) = (self.path(node)?, self.path(dir)?.join(name));
-            fs::hard_link(&old, &new)?;
-            Ok(self.ask(&new)?.0)
+            self.on(node, |old| {
+                self.at(dir, name, |new| {
+                    fs::hard_link(old, new)?;
+                    Ok(self.ask(new)?.0)
+                })
+            })
         });
         self.nodes.reply_entry(made, reply);
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        done(self.nodes.remove(parent, name, |dir| Ok(fs::remove_file(self.path(dir)?.join(name))?)), reply);
+        let remove = |dir: &Node| self.at(dir, name, |path| Ok(fs::remove_file(path)?));
+        done(self.nodes.remove(parent, name, remove), reply);
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        done(self.nodes.remove(parent, name, |dir| Ok(fs::remove_dir(self.path(dir)?.join(name))?)), reply);
+        let remove = |dir: &Node| self.at(dir, name, |path| Ok(fs::remove_dir(path)?));
+        done(self.nodes.remove(parent, name, remove), reply);
     }
 
     fn rename(
@@ -227,7 +250,7 @@ impl Filesystem for Passthrough {
             return reply.error(Errno::EINVAL);
         }
         let renamed = self.nodes.rename((parent, name), (to, to_name), flags, |from_dir, to_dir| {
-            Ok(fs::rename(self.path(from_dir)?.join(name), self.path(to_dir)?.join(to_name))?)
+            self.at(from_dir, name, |from| self.at(to_dir, to_name, |to| Ok(fs::rename(from, to)?)))
         });
         done(renamed, reply);
     }
@@ -243,11 +266,13 @@ impl Filesystem for Passthrough {
         reply: ReplyCreate,
     ) {
         let created = self.nodes.create(parent, name, |dir| {
-            let path = self.path(dir)?.join(name);
-            let mut options = OpenOptions::new();
-            let file = options.read(true).write(true).create(true).truncate(false).mode(mode).open(&path)?;
-            let (attr, object) = self.ask(&path)?;
-            Ok((attr, object, file))
+            self.at(dir, name, |path| {
+                let mut options = OpenOptions::new();
+                let file =
+                    options.read(true).write(true).create(true).truncate(false).mode(mode).open(path)?;
+                let (attr, object) = self.ask(path)?;
+                Ok((attr, object, file))
+            })
         });
         let created = created.and_then(|(entry, file)| Ok((self.opened(entry.node(), file)?, entry)));
         match created {
@@ -259,8 +284,8 @@ impl Filesystem for Passthrough {
     fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let file = self.nodes.node(ino).and_then(|node| {
             let write = flags.acc_mode() != OpenAccMode::O_RDONLY;
-            let file = OpenOptions::new().read(true).write(write).open(self.path(&node)?)?;
-            self.opened(&node, file)
+            let open = |path: &Path| Ok(OpenOptions::new().read(true).write(write).open(path)?);
+            self.opened(&node, self.on(&node, open)?)
         });
         match file {
             Ok(fh) => reply.opened(fh, FopenFlags::empty()),
@@ -325,11 +350,14 @@ impl Filesystem for Passthrough {
     fn opendir(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let (host, nodes) = (self.host.clone(), self.nodes.clone());
         let opened = self.nodes.open_dir(ino, move |dir| -> Result<DirEntries<Object>, Errno> {
-            let (host, keys) = (host.clone(), nodes.keys().clone());
-            Ok(Box::new(fs::read_dir(host.path(&nodes, dir)?)?.map(move |entry| {
-                let entry = entry?;
-                let (attr, object) = host.ask(&keys, &entry.path())?;
-                Ok((entry.file_name(), attr, object))
+            let entries = host.at(&nodes, (dir, None), |path| Ok(fs::read_dir(path)?))?;
+            let (host, nodes, dir) = (host.clone(), nodes.clone(), dir.clone());
+            Ok(Box::new(entries.map(move |entry| {
+                // The directory may have another path by now than when its listing began.
+                let name = entry?.file_name();
+                let ask = |path: &Path| host.ask(nodes.keys(), path);
+                let (attr, object) = host.at(&nodes, (&dir, Some(&name)), ask)?;
+                Ok((name, attr, object))
             })))
         });
         match opened {
@@ -358,14 +386,14 @@ impl Filesystem for Passthrough {
     }
 }
 
-/// Mount `host` on `mountpoint`; the table stays within `limit` bytes.
+/// Mount `host` on `mountpoint`; the table stays within its limit.
 pub fn mount(
     host: &Path,
     mountpoint: &Path,
-    limit: u64,
+    options: NodesOptions,
     threads: usize,
 ) -> io::Result<(BackgroundSession, Nodes<Object>)> {
-    let server = Passthrough::new(Host(host.into()), limit)
+    let server = Passthrough::new(Host(host.into()), options)
         .map_err(|error| io::Error::from_raw_os_error(error.code()))?;
     let nodes = server.nodes.clone();
     let mut config = Config::default();
@@ -384,6 +412,7 @@ fn main() -> io::Result<()> {
         std::process::exit(2);
     };
     let limit = limit.to_str().and_then(|limit| limit.parse::<u64>().ok()).unwrap_or(64);
-    let (session, _) = mount(host.as_ref(), mountpoint.as_ref(), limit << 20, 4)?;
+    let options = NodesOptions { limit: limit << 20, ..NodesOptions::default() };
+    let (session, _) = mount(host.as_ref(), mountpoint.as_ref(), options, 4)?;
     session.join()
 }

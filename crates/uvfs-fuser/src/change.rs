@@ -2,7 +2,7 @@
 //!
 //! Each method reserves memory first, then calls the closure, which asks the back end. If the closure fails, nothing
 //! has changed. A server whose back end answers later holds the locks itself ([`OwnedNode::lock_name`]).
-//! Order: the rename lock, then name locks, two of them together.
+//! Order: the rename lock, then name locks, two of them together, then uses and moves of paths ([`crate::paths`]).
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -217,7 +217,14 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         let mut pending = self.pending(&dir);
         let mut lock = dir.blocking_lock_name(name.as_bytes());
         let removed = Removed::begin(self, &mut lock);
-        if let Err(error) = pending.ask(|| remove(&dir)) {
+        let gone = lock.previous().into_iter().collect();
+        // Until the table has removed the name, too.
+        let mut moving = None;
+        let done = pending.ask(|| {
+            moving = Some(self.begin_move(&[&dir], gone));
+            remove(&dir)
+        });
+        if let Err(error) = done {
             removed.note_refused(&mut lock, error);
             return Err(error);
         }
@@ -247,15 +254,27 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         let (mut from_pending, mut to_pending) = (self.pending(&from_dir), self.pending(&to_dir));
         let places = ((&from_dir, from.1.as_bytes()), (&to_dir, to.1.as_bytes()));
         let (mut from_lock, mut to_lock) = self.superblock().cache().blocking_lock_names(places.0, places.1);
-        let moved = self.subject(&mut from_lock);
+        // If the name has expired, its node is moved all the same: its children keep their paths. The name stays
+        // expired, so the next lookup asks whether that was right.
+        let mut moved = from_lock.previous();
         if moved.as_ref().is_some_and(|node| node.attr().is_dir() && to_dir.is_below(node)) {
-            return Err(Errno::EINVAL);
+            if self.subject(&mut from_lock).is_some() {
+                return Err(Errno::EINVAL);
+            }
+            moved = None;
         }
         let plain = (flags - RenameFlags::RENAME_NOREPLACE).is_empty();
         self.reserve(&mut to_lock, Room::Name)?;
         let replaced =
             if plain { Removed::begin(self, &mut to_lock) } else { Removed { node: None, stale: false } };
-        if let Err(error) = from_pending.ask(|| to_pending.ask(|| rename(&from_dir, &to_dir))) {
+        let nodes = moved.clone().into_iter().chain(to_lock.previous()).collect();
+        // Until the table has the new names, too.
+        let mut moving = None;
+        let ask = || {
+            moving = Some(self.begin_move(&[&from_dir, &to_dir], nodes));
+            rename(&from_dir, &to_dir)
+        };
+        if let Err(error) = from_pending.ask(|| to_pending.ask(ask)) {
             note_refused(&mut from_lock, Part::Source, error);
             replaced.note_refused(&mut to_lock, error);
             return Err(error);

@@ -130,12 +130,7 @@ impl<T: Send + Sync + 'static> Position<T> {
             // After the end there is no listing.
             let listing = self.listing.as_ref().ok_or(Errno::EIO)?;
             let answer = nodes.answer(|| None, (attr, data));
-            let node = if nodes.is_by_name() {
-                nodes.list_by_name(listing, name.as_bytes(), answer)
-            } else {
-                listing.blocking_found(name.as_bytes(), answer)
-            };
-            let node = node.map_err(errno)?;
+            let node = nodes.list(listing, name.as_bytes(), answer).map_err(errno)?;
             let at = self.before as usize + self.kept.len();
             self.kept.push_back(Listed { name, node });
             match self.names.get_mut(at) {
@@ -166,21 +161,26 @@ impl<T: Send + Sync + 'static> Position<T> {
 }
 
 impl<T: Send + Sync + 'static> Nodes<T> {
-    /// A listed entry of a back end without numbers. If it is late, the name leads to the node all the same, for paths.
-    fn list_by_name(
+    /// A listed entry. If it is late, the name leads to the node all the same, for paths.
+    fn list(
         &self,
         listing: &NodeListing<T>,
         name: &[u8],
         answer: NodeAnswer<T>,
     ) -> Result<OwnedNode<T>, CacheError> {
-        let node = listing.blocking_found_by_name(name, answer)?;
+        let by_name = self.is_by_name();
+        let node = if by_name {
+            listing.blocking_found_by_name(name, answer)?
+        } else {
+            listing.blocking_found(name, answer)?
+        };
         if node.name().is_some() {
             return Ok(node);
         }
         let mut lock = listing.dir().blocking_lock_name(name);
         match lock.previous() {
             // Another caller has asked meanwhile.
-            Some(known) => Ok(known),
+            Some(known) => Ok(if by_name { known } else { node }),
             None => self.link_untrusted(lock, &node).map(|()| node),
         }
     }
@@ -366,6 +366,16 @@ mod tests {
         assert_eq!(reply(&reader, end, 2).unwrap_err().code(), Errno::ENOMEM.code());
         *names.fails.lock() = None;
         assert_eq!(rest(&reader, end), [6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn an_entry_of_a_late_listing_has_a_path() {
+        let (_, reader) = reader();
+        reply(&reader, 2, 1).unwrap();
+        reader.dir.invalidate(b"5");
+        rest(&reader, 3);
+        let node = reader.nodes.superblock().by_number(7).expect("the kernel may hold it");
+        assert_eq!(reader.nodes.path(&node).unwrap().to_str(), Some("5"));
     }
 
     #[test]

@@ -51,10 +51,11 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `nodes` | the table: numbers, attributes, paths |
+//! | `nodes` | the table: numbers, attributes |
 //! | `lookup` | lookups, and questions that are answered later |
 //! | `entry` | a counted lookup, and its reply |
 //! | `change` | create, link, remove, rename |
+//! | `paths` | paths, and calls that use them |
 //! | `dirs` | listings |
 //! | `limit` | the kernel as a holder of nodes |
 //! | `handles` | open files by number |
@@ -69,6 +70,7 @@ mod handles;
 mod limit;
 mod lookup;
 mod nodes;
+mod paths;
 
 pub use attr::host_attr;
 pub use dirs::{DirEntries, DirReader};

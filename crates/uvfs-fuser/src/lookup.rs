@@ -70,10 +70,8 @@ impl<T: Send + Sync + 'static> NameQuestion<T> {
         self.pending.set_asking(false);
         let nodes = self.nodes;
         match (answer, self.right) {
-            (Ok(found), Right::Miss(ticket)) if nodes.is_by_name() => nodes.keep(ticket.into_lock(), found),
-            (Ok(found), Right::Expired(lock)) if nodes.is_by_name() => nodes.keep(lock, found),
-            (Ok(found), Right::Miss(ticket)) => ticket.found(nodes.answer(|| None, found)),
-            (Ok(found), Right::Expired(mut lock)) => lock.found(nodes.answer(|| None, found)),
+            (Ok(found), Right::Miss(ticket)) => nodes.keep(ticket.into_lock(), found),
+            (Ok(found), Right::Expired(lock)) => nodes.keep(lock, found),
             (Err(error), Right::Miss(ticket)) => {
                 if error.code() == Errno::ENOENT.code() {
                     ticket.absent(nodes.options().absent_ttl);
@@ -189,8 +187,8 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         }
     }
 
-    /// Take an answer of a back end without numbers. If it is late, the name leads to the node all the same, for paths: it
-    /// was locked, so nobody has changed it.
+    /// Take an answer. If it is late, the name leads to the node all the same, for paths: it was locked, so nobody has
+    /// changed it.
     fn keep(&self, mut lock: NameLock<T>, found: (FileAttr, T)) -> Result<OwnedNode<T>, CacheError> {
         let answer = self.answer(|| lock.previous(), found);
         let node = lock.found(answer)?;
@@ -206,6 +204,9 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         mut lock: NameLock<T>,
         node: &OwnedNode<T>,
     ) -> Result<(), CacheError> {
+        if node.is_root() || (node.attr().is_dir() && lock.dir().is_below(node)) {
+            return Ok(());
+        }
         match lock.reserve(Room::Name).and_then(|()| lock.link(node, PASSED)) {
             Err(CacheError::Dying) => Ok(()),
             done => done,

@@ -1,15 +1,12 @@
-//! The table: node numbers, attributes, paths, and what belongs to the table.
+//! The table: node numbers, attributes, and what belongs to the table.
 //!
 //! A node's number is its id in the cache, which no other inode ever gets; the root's is 1. fuser shows it as `st_ino`
 //! too. The back end's number (`FileAttr::ino` of an answer) only says which inode an answer is about. A back end without
 //! numbers says 0 for the root. Then the name decides: an answer is about the inode that the name led to so far, if the
 //! type is the same, and about a new one otherwise.
 
-use std::ffi::OsString;
 use std::fmt;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -23,6 +20,7 @@ use uvfs_cache::{
 
 use crate::attr::{now, to_cache, to_fuser};
 use crate::limit::{Kernel, PendingDirs, PendingRequest};
+use crate::paths::Paths;
 
 /// A TTL that has passed at once, of a name that stays in the table, for paths.
 pub(crate) const PASSED: Ttl = Ttl::For(Duration::from_nanos(1));
@@ -74,6 +72,7 @@ struct Table<T: Send + Sync + 'static> {
     keys: NodeKeys,
     options: NodesOptions,
     pending_dirs: Arc<PendingDirs>,
+    paths: Paths<T>,
     balancer: Mutex<Option<Balancer>>,
     /// Lookups that the kernel has and has not forgotten.
     lookups: AtomicU64,
@@ -133,8 +132,17 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         };
         let superblock = cache.add_superblock(false, answer).map_err(errno)?;
         let root = superblock.root().id();
-        let (pending_dirs, balancer, lookups) = (Arc::default(), Mutex::default(), AtomicU64::new(0));
-        Ok(Self(Arc::new(Table { superblock, root, keys, options, pending_dirs, balancer, lookups, next })))
+        Ok(Self(Arc::new(Table {
+            superblock,
+            root,
+            keys,
+            options,
+            pending_dirs: Arc::default(),
+            paths: Paths::default(),
+            balancer: Mutex::default(),
+            lookups: AtomicU64::new(0),
+            next,
+        })))
     }
 
     /// The options.
@@ -205,29 +213,6 @@ impl<T: Send + Sync + 'static> Nodes<T> {
     /// The cached attributes of a node, as the kernel gets them.
     pub fn file_attr(&self, node: &OwnedNode<T>) -> FileAttr {
         to_fuser(self.number_of(node), &node.attr(), self.0.options.block_size)
-    }
-
-    /// The path below the root, right across renames of any directory on the way. O(depth).
-    ///
-    /// # Errors
-    /// ESTALE: the node, or a directory on the way, was removed.
-    pub fn path_of(&self, ino: INodeNo) -> Result<PathBuf, Errno> {
-        self.path(&self.node(ino)?)
-    }
-
-    /// [`Nodes::path_of`] of a node.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn path(&self, node: &OwnedNode<T>) -> Result<PathBuf, Errno> {
-        loop {
-            match node.path() {
-                Ok(Some(path)) => return Ok(OsString::from_vec(path).into()),
-                Ok(None) => return Err(Errno::ESTALE),
-                // Directories on the way moved during each attempt: their movers come first.
-                Err(_) => std::thread::yield_now(),
-            }
-        }
     }
 
     pub(crate) fn count_lookup(&self, node: &OwnedNode<T>) {
@@ -364,6 +349,10 @@ impl<T: Send + Sync + 'static> Nodes<T> {
             attr.ino = known.ino;
         }
         Ok(attr)
+    }
+
+    pub(crate) fn paths(&self) -> &Paths<T> {
+        &self.0.paths
     }
 
     pub(crate) fn pending_dirs(&self) -> &PendingDirs {

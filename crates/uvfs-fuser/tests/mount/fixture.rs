@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{RawDir, SeekFrom};
 use tempfile::TempDir;
-use uvfs_fuser::Nodes;
+use uvfs_fuser::{Nodes, NodesOptions};
 
 use crate::passthrough::{Object, mount};
 
@@ -36,9 +36,17 @@ impl Fixture {
     }
 
     pub fn with_threads(limit: u64, threads: usize) -> Self {
+        Self::with(NodesOptions { limit, ..NodesOptions::default() }, threads)
+    }
+
+    pub fn with_options(options: NodesOptions) -> Self {
+        Self::with(options, 4)
+    }
+
+    fn with(options: NodesOptions, threads: usize) -> Self {
         let temporary = || tempfile::tempdir().expect("a temporary directory");
         let (host, dir) = (temporary(), temporary());
-        let (session, nodes) = mount(host.path(), dir.path(), limit, threads).expect("a mount");
+        let (session, nodes) = mount(host.path(), dir.path(), options, threads).expect("a mount");
         Self { session: Some(session), nodes, host, dir }
     }
 

@@ -16,12 +16,16 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Trial};
+use rustix::fs::OFlags;
+use uvfs_fuser::{NodesOptions, Ttl};
 
 use fixture::{Fixture, drop_caches, missing, within};
 
 const TESTS: &[(&str, fn())] = &[
     ("names_are_made_found_and_removed", names),
     ("renamed_directories_take_their_children_along", renames),
+    ("an_expired_name_is_renamed_and_keeps_its_children", expired_renames),
+    ("no_file_is_missing_while_its_directory_is_renamed", rename_storm),
     ("a_directory_is_not_renamed_below_itself", loops),
     ("hard_links_are_one_node", links),
     ("a_replaced_file_is_another_node", replaced),
@@ -95,6 +99,65 @@ fn renames() {
     fs::rename(f.path("other"), f.path("empty/z/b/c/file")).unwrap();
     assert_eq!(fs::read_to_string(f.host("empty/z/b/c/file")).unwrap(), "three");
     assert_eq!(fs::read_to_string(f.path("empty/z/b/c/file")).unwrap(), "three");
+}
+
+/// The kernel trusts a name for longer than the table does.
+fn expired_renames() {
+    let f = Fixture::with_options(NodesOptions { name_ttl: Ttl::ZERO, ..NodesOptions::default() });
+    fs::create_dir_all(f.path("a/b")).unwrap();
+    fs::write(f.path("a/b/file"), "one").unwrap();
+    let held = fs::File::open(f.path("a/b")).unwrap();
+    fs::rename(f.path("a"), f.path("z")).unwrap();
+    // Nobody looks `z` up.
+    let mode = rustix::fs::Mode::from_raw_mode(0o644);
+    let flags = OFlags::WRONLY | OFlags::CREATE;
+    rustix::fs::openat(&held, "second", flags, mode).unwrap();
+    assert!(f.host("z/b/second").exists());
+}
+
+/// Through an open directory, one thread looks files up that the kernel does not know yet, one lists, one makes and renames
+/// files, while another renames a directory on the way.
+fn rename_storm() {
+    const FILES: usize = 4000;
+    let f = Fixture::new(0);
+    fs::create_dir_all(f.host("one/a/b")).unwrap();
+    fs::create_dir(f.host("two")).unwrap();
+    for i in 0..FILES {
+        fs::write(f.host(&format!("one/a/b/{i}")), "").unwrap();
+    }
+    let dir = fs::File::open(f.path("one/a/b")).unwrap();
+    let stat = |name: &str| rustix::fs::statat(&dir, name, rustix::fs::AtFlags::empty());
+    let looks = |first: usize| {
+        for i in (first..FILES).step_by(2) {
+            stat(&i.to_string()).unwrap_or_else(|e| panic!("{i}: {e}"));
+        }
+    };
+    let lists = || {
+        for _ in 0..20 {
+            let count = rustix::fs::Dir::read_from(&dir).unwrap().map(Result::unwrap).count();
+            assert!(count >= FILES + 2, "{count} entries");
+        }
+    };
+    let makes = || {
+        for i in 0..500 {
+            let (new, other) = (format!("new {i}"), format!("other {i}"));
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+            rustix::fs::openat(&dir, &new, flags, rustix::fs::Mode::from_raw_mode(0o644)).unwrap();
+            rustix::fs::renameat(&dir, &new, &dir, &other).unwrap();
+            stat(&other).unwrap();
+            rustix::fs::unlinkat(&dir, &other, rustix::fs::AtFlags::empty()).unwrap();
+        }
+    };
+    let (one, two) = (f.path("one/a"), f.path("two/z"));
+    std::thread::scope(|s| {
+        let (looks, lists) = (&looks, &lists);
+        let others = [s.spawn(move || looks(0)), s.spawn(move || looks(1)), s.spawn(lists), s.spawn(makes)];
+        while !others.iter().all(|other| other.is_finished()) {
+            fs::rename(&one, &two).unwrap();
+            fs::rename(&two, &one).unwrap();
+        }
+    });
+    assert_eq!(fs::read_dir(f.path("one/a/b")).unwrap().count(), FILES);
 }
 
 fn loops() {
