@@ -18,12 +18,12 @@
 //! ([`sys::is_alone`](super::sys::is_alone)). A kernel opens a lent file only between `lend` and `release`, and this
 //! is looked at only outside of these, under the mutex. Mode, owner and links are the cache's alone.
 //!
-//! **Times** of the kernel's writes are its clock's last tick, at most 10 ms ago. So a time that would go back by so
-//! little stays.
+//! **Times.** Those of the kernel's writes may be its clock's last tick, at most 10 ms ago. So a time that would go back
+//! by so little moves by a nanosecond instead. (Since Linux 6.13 a write after a look has the exact time.)
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fs::{
@@ -48,6 +48,8 @@ const UNSETTLED: u32 = 2;
 
 /// Nanoseconds of the longest tick of a kernel's clock.
 const TICK: i64 = 10_000_000;
+/// Nanoseconds.
+const SECOND: i128 = 1_000_000_000;
 
 /// Where a file's contents are, and by whom they are used.
 #[derive(Debug, Default)]
@@ -55,6 +57,9 @@ pub(super) struct Home {
     state: AtomicU32,
     /// Lent files that are open. Changed under the mapping's mutex.
     open: AtomicU32,
+    /// The time of change of the host's file, as last seen. What the server does to that file moves it too, and is not
+    /// to be seen. Changed under the mapping's mutex.
+    seen: AtomicI64,
 }
 
 impl Home {
@@ -68,10 +73,17 @@ impl Home {
         self.state.load(Ordering::Acquire) & UNSETTLED != 0
     }
 
+    /// Notes the host's time of change; whether it has moved.
+    fn saw(&self, host: &Statx) -> bool {
+        let time = nanoseconds(time(host.stx_ctime)) as i64;
+        self.seen.swap(time, Ordering::Relaxed) != time
+    }
+
     /// For the next file of this node.
     pub(super) fn clear(&self) {
         self.state.store(0, Ordering::Relaxed);
         self.open.store(0, Ordering::Relaxed);
+        self.seen.store(0, Ordering::Relaxed);
     }
 }
 
@@ -127,7 +139,9 @@ impl Tmpfs {
             node.home.state.fetch_or(MOVED, Ordering::Release);
             *attr
         });
-        Ok(futimens(&file, &times(&attr))?)
+        futimens(&file, &times(&attr))?;
+        node.home.saw(&pool.look(index)?);
+        Ok(())
     }
 
     /// The attributes of a moved file, taken over from the host if they may differ.
@@ -260,6 +274,7 @@ impl Tmpfs {
             });
             if let Some(file) = file {
                 futimens(&file, &times(&attr))?;
+                moved.node.home.saw(&moved.pool.look(moved.index)?);
             }
             Ok(())
         })())
@@ -290,15 +305,17 @@ impl Moved<'_> {
     /// Takes over the attributes that the host has.
     fn take_over(&self, inode: &Inode<'_>) -> Result<()> {
         let host = self.pool.look(self.index)?;
-        inode.update(|attr| merge(attr, &host));
+        let changed = self.node.home.saw(&host);
+        inode.update(|attr| merge(attr, &host, changed));
         Ok(())
     }
 
     /// Takes them over after a change of the contents by the server.
     fn changed(&self, op: &Op, inode: &Inode<'_>) -> Result<()> {
         let host = self.pool.look(self.index)?;
+        let changed = self.node.home.saw(&host);
         inode.update(|attr| {
-            merge(attr, &host);
+            merge(attr, &host, changed);
             attr.mtime = op.now;
             attr.ctime = op.now;
         });
@@ -342,20 +359,33 @@ fn flags(keep_size: bool) -> FallocateFlags {
     if keep_size { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() }
 }
 
-fn merge(attr: &mut Attr, host: &Statx) {
-    let time = |t: StatxTimestamp| Time::new(t.tv_sec, t.tv_nsec);
+/// Takes over what the host has. `changed`: somebody else changed its file.
+fn merge(attr: &mut Attr, host: &Statx, changed: bool) {
     attr.size = host.stx_size;
     attr.blocks = host.stx_blocks;
     attr.atime = attr.atime.max(time(host.stx_atime));
-    attr.ctime = attr.ctime.max(time(host.stx_ctime));
-    let mtime = time(host.stx_mtime);
-    if mtime > attr.mtime || nanoseconds(attr.mtime) - nanoseconds(mtime) >= i128::from(TICK) {
-        attr.mtime = mtime;
+    if changed {
+        attr.ctime = later(attr.ctime, time(host.stx_ctime));
+        attr.mtime = later(attr.mtime, time(host.stx_mtime));
     }
 }
 
+/// The time of a change that the host puts at `host`, after one at `last`. The host's clock may be a tick late.
+fn later(last: Time, host: Time) -> Time {
+    let ahead = nanoseconds(last) - nanoseconds(host);
+    if !(0..i128::from(TICK)).contains(&ahead) {
+        return host;
+    }
+    let next = nanoseconds(last) + 1;
+    Time::new(next.div_euclid(SECOND) as i64, next.rem_euclid(SECOND) as u32)
+}
+
+fn time(t: StatxTimestamp) -> Time {
+    Time::new(t.tv_sec, t.tv_nsec)
+}
+
 fn nanoseconds(time: Time) -> i128 {
-    i128::from(time.sec()) * 1_000_000_000 + i128::from(time.nsec())
+    i128::from(time.sec()) * SECOND + i128::from(time.nsec())
 }
 
 fn times(attr: &Attr) -> Timestamps {

@@ -30,7 +30,7 @@ pub(super) struct Node {
     pub(super) home: Home,
 }
 
-const _: () = assert!(size_of::<Node>() == 48);
+const _: () = assert!(size_of::<Node>() == 56);
 
 impl Node {
     /// Data that few inodes have, for reading.

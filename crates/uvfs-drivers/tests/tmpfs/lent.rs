@@ -142,7 +142,9 @@ fn times_are_those_of_both_sides() {
     assert!(fs.look(&inode).mtime >= made, "the kernel's clock is late, and a time does not go back");
     let past = Time::new(1_000_000, 7);
     let at = Some(SetTime::At(past));
-    fs.vfs.setattr(&fs.at(2_000_000), &inode, &SetAttr { atime: at, mtime: at, ..SetAttr::default() }).unwrap();
+    fs.vfs
+        .setattr(&fs.at(2_000_000), &inode, &SetAttr { atime: at, mtime: at, ..SetAttr::default() })
+        .unwrap();
     assert_eq!((fs.look(&inode).mtime, fs.look(&inode).atime), (past, past));
     kernel.file.write_all_at(b"x", 0).unwrap();
     let seen = fs.look(&inode);
@@ -227,9 +229,11 @@ fn racing_sides_never_have_more_than_there_is() {
         let (fh, kernel) = fs.lend(&fs.file(&lent));
         let other = fs.open_new(&paged);
         let (kernels, servers) = std::thread::scope(|s| {
-            let kernels =
-                s.spawn(|| (0..64).take_while(|n| kernel.file.write_all_at(&[1; 4096], n << 12).is_ok()).count());
-            let write = |n: &u64| fs.vfs.write(&fs.op(), other, n << 12, &[2; 4096], false, false) == Ok(4096);
+            let kernels = s.spawn(|| {
+                (0..64).take_while(|n| kernel.file.write_all_at(&[1; 4096], n << 12).is_ok()).count()
+            });
+            let write =
+                |n: &u64| fs.vfs.write(&fs.op(), other, n << 12, &[2; 4096], false, false) == Ok(4096);
             let servers = (0..64).take_while(write).count();
             (kernels.join().unwrap(), servers)
         });
@@ -251,7 +255,10 @@ fn a_file_with_holes_alone_is_moved_as_it_is() {
     let (fh, kernel) = fs.lend(&inode);
     assert_eq!(kernel.file.metadata().unwrap().len(), 123_456);
     let seen = fs.look(&inode);
-    assert_eq!((seen.size, seen.blocks, seen.mtime, seen.atime), (123_456, 0, Time::new(77, 7), Time::new(77, 7)));
+    assert_eq!(
+        (seen.size, seen.blocks, seen.mtime, seen.atime),
+        (123_456, 0, Time::new(77, 7), Time::new(77, 7))
+    );
     assert_eq!(fs.read(fh, 123_450, 64), [0; 6]);
 }
 
