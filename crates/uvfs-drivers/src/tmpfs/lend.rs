@@ -57,8 +57,8 @@ pub(super) struct Home {
     state: AtomicU32,
     /// Lent files that are open. Changed under the mapping's mutex.
     open: AtomicU32,
-    /// The time of change of the host's file, as last seen. What the server does to that file moves it too, and is not
-    /// to be seen. Changed under the mapping's mutex.
+    /// The time of change of the host's file, as last seen. The server's own changes of that file move it too, and must
+    /// not show. Changed under the mapping's mutex.
     seen: AtomicI64,
 }
 
@@ -131,7 +131,7 @@ impl Tmpfs {
         // The size does not change under the mutex.
         if let Err(error) = ftruncate(&file, inode.attr().size) {
             pool.remove(index);
-            return Err(error.into());
+            return Err(error);
         }
         // A change of times comes before, or it finds the file moved and waits for the mutex.
         let attr = inode.update(|attr| {
@@ -249,7 +249,7 @@ impl Tmpfs {
             Seek::Data => SeekFrom::Data(offset),
             Seek::Hole => SeekFrom::Hole(offset),
         };
-        Some(file.and_then(|file| Ok(seek(file, from)?)))
+        Some(file.and_then(|file| seek(file, from)))
     }
 
     /// Changes attributes of a moved file; `None` of another one.

@@ -3,8 +3,8 @@
 //!
 //! Attributes are changed in the cache, by [`Inode::update`]. The modules say what protects the rest: [`mod@file`]
 //! (contents, and every change of a size), [`node`] (what an inode has), [`dir`] (names), [`xattr`], [`mod@acl`],
-//! [`quota`] (limits), [`mod@lend`] (contents that the kernel of a front end reads and writes), [`space`] (sharing the
-//! limit with those). Lock order: a file's mapping mutex or its `extra` lock, then the inode's own lock in the
+//! [`quota`] (limits). In [`mod@lend`] are contents that the kernel of a front end reads and writes; [`space`] shares
+//! the limit with them. Lock order: a file's mapping mutex or its `extra` lock, then the inode's own lock in the
 //! cache. Nothing here waits for anything but these.
 //!
 //! Beyond a limit calls fail with ENOSPC, and existing data stays. Data counts in whole pages, links by the length of

@@ -90,25 +90,25 @@ impl Pool {
     /// A new file for a node.
     pub(super) fn create(&self, index: u32) -> Result<OwnedFd> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        Ok(openat(&self.root, index.to_string(), flags, Mode::RUSR | Mode::WUSR)?)
+        openat(&self.root, index.to_string(), flags, Mode::RUSR | Mode::WUSR)
     }
 
     /// A node's file.
     pub(super) fn open(&self, index: u32, flags: OFlags) -> Result<OwnedFd> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOATIME;
-        Ok(openat(&self.root, index.to_string(), flags, Mode::empty())?)
+        openat(&self.root, index.to_string(), flags, Mode::empty())
     }
 
-    /// What the host knows of a node's file.
+    /// The host's attributes of a node's file.
     pub(super) fn look(&self, index: u32) -> Result<Statx> {
-        Ok(statx(&self.root, index.to_string(), AtFlags::empty(), StatxFlags::BASIC_STATS)?)
+        statx(&self.root, index.to_string(), AtFlags::empty(), StatxFlags::BASIC_STATS)
     }
 
     /// Removes a node's file. It is emptied first: a process that has just closed it may still hold it for a moment.
     pub(super) fn remove(&self, index: u32) {
         let removed = self.open(index, OFlags::WRONLY).and_then(|file| {
             ftruncate(&file, 0)?;
-            Ok(unlinkat(&self.root, index.to_string(), AtFlags::empty())?)
+            unlinkat(&self.root, index.to_string(), AtFlags::empty())
         });
         if let Err(error) = removed {
             tracing::warn!(%error, "a removed file keeps its space");
@@ -137,7 +137,7 @@ pub(super) fn write_at(file: impl AsFd, data: &[u8], offset: u64) -> Result<usiz
             Ok(0) => break,
             Ok(len) => done += len,
             Err(_) if done > 0 => break,
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         }
     }
     Ok(done)

@@ -2,8 +2,8 @@
 //!
 //! The kernel takes space of the pool without asking. So the pool has all space that the server does not use, as the
 //! size of its file system, and that counts as taken here. If the server needs more, the pool is made smaller first.
-//! If the server gives space back, the pool gets its whole pages. So neither side can take what the other has, and
-//! none of the two finds the space short while the other has a free page. A change of the pool's size takes some
+//! If the server gives space back, the pool gets its whole pages. So neither side can take space that the other has,
+//! and none of the two finds it short while the other has a free page. A change of the pool's size takes some
 //! microseconds; files in the pool need none.
 //!
 //! Without a pool this is the [`Limit`] alone.

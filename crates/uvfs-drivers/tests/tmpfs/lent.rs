@@ -73,7 +73,7 @@ impl Fs {
     }
 }
 
-/// What a kernel holds of a lent file that a process has open.
+/// A kernel's side of a lent file that a process has open.
 struct Kernel {
     file: File,
     _lent: OwnedFd,
@@ -153,7 +153,7 @@ fn times_are_those_of_both_sides() {
     assert_eq!(inode.attr().mtime.sec(), 1 << 33);
 }
 
-/// Neither side takes what the other has, and none is short of what nobody has.
+/// Neither side takes space that the other has, and none is short of space that nobody has.
 #[test]
 fn the_space_is_shared_exactly() {
     let Some(fs) = Fs::lending("the_space_is_shared_exactly", "size=64k") else { return };
@@ -171,7 +171,7 @@ fn the_space_is_shared_exactly() {
     full(kernel.file.write_all_at(&[1], 15 << 12));
     assert_eq!(fs.symlink("other", 97), Err(Errno::NOSPC));
     assert_eq!(fs.symlink("other", 96), Ok(()));
-    // What the server gives back, the kernel may have, and the other way round.
+    // The kernel may have all that the server gives back, and the other way round.
     fs.unlink("link");
     full(kernel.file.write_all_at(&[1], 15 << 12));
     fs.unlink("other");
@@ -262,7 +262,7 @@ fn a_file_with_holes_alone_is_moved_as_it_is() {
     assert_eq!(fs.read(fh, 123_450, 64), [0; 6]);
 }
 
-/// Whoever may not mount lends nothing, and works as ever.
+/// Without a pool nothing is lent, and all works as ever.
 #[test]
 fn a_tmpfs_that_does_not_lend_offers_nothing() {
     let fs = Fs::new("size=1m");

@@ -21,7 +21,7 @@ pub const TESTS: &[Test] = &[
     ("lent_memory_is_settled_after_the_last_close", Needs::Root, lent_memory_is_settled_after_the_last_close),
     ("lent_memory_outlives_its_names", Needs::Root, lent_memory_outlives_its_names),
     ("lent_memory_can_be_executed", Needs::Root, lent_memory_can_be_executed),
-    ("files_with_pages_are_not_lent", Needs::Root, files_with_pages_are_not_lent),
+    ("lent_memory_has_no_pages", Needs::Root, lent_memory_has_no_pages),
 ];
 
 const USER: u32 = 4321;
@@ -256,8 +256,8 @@ fn lent_memory_can_be_executed() {
     assert!(within(PATIENCE, || matches!(runs(), Ok(true))), "{:?}", runs());
 }
 
-fn files_with_pages_are_not_lent() {
-    let Some(it) = mounted("files_with_pages_are_not_lent", "") else { return };
+fn lent_memory_has_no_pages() {
+    let Some(it) = mounted("lent_memory_has_no_pages", "") else { return };
     it.make_behind_the_kernels_back("file", b"from the library");
     let before = it.mounted.passthrough();
     let file = File::options().read(true).write(true).open(it.path("file")).expect("open");
