@@ -238,9 +238,9 @@ fn racing_sides_never_have_more_than_there_is() {
             (kernels.join().unwrap(), servers)
         });
         assert_eq!((kernels + servers, fs.free()), (64, 0), "{kernels} and {servers}");
-        [fh, other].map(|fh| fs.vfs.release(fh));
+        [fh, other].into_iter().for_each(|fh| fs.vfs.release(fh));
         drop(kernel);
-        [lent, paged].map(|name| fs.unlink(&name));
+        [lent, paged].iter().for_each(|name| fs.unlink(name));
         assert_eq!(fs.free(), 64);
     }
 }
