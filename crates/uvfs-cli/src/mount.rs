@@ -82,7 +82,7 @@ fn serve(args: &args::Mount) -> Result<()> {
     }
     leaves_room()?;
     let Opened { vfs, published, recorded, coherence, submounts } =
-        source.open(&driver, memory, mount.timeout)?;
+        source.open(&driver, memory, mount.timeout, mount.passthrough)?;
     leaves_room()?;
     let preload = options::has(&driver, "preload").then(Arc::<Preload>::default);
     let reloader = published.map(Reloader::new);

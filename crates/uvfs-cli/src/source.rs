@@ -174,8 +174,14 @@ impl Source {
     }
 
     /// Makes the file system, over a cache of `memory` bytes (0: no limit). `timeout`: how long answers are trusted
-    /// that others may change behind the cache, if that was given.
-    pub fn open(self, options: &DriverOptions, memory: u64, timeout: Option<Duration>) -> Result<Opened> {
+    /// that others may change behind the cache, if that was given. `lends`: a tmpfs is to lend files to the kernel.
+    pub fn open(
+        self,
+        options: &DriverOptions,
+        memory: u64,
+        timeout: Option<Duration>,
+        lends: bool,
+    ) -> Result<Opened> {
         let name = self.name();
         let (mut published, mut mirrored, mut recorded) = (None, None, None);
         let mut config = VfsConfig::default();
@@ -189,8 +195,8 @@ impl Source {
                     if options.nr_inodes == 0 { u64::MAX } else { options.nr_inodes.saturating_add(1) };
                 let inodes = u32::try_from(inodes).unwrap_or(u32::MAX);
                 config.cache.max_inodes = config.cache.max_inodes.max(inodes);
-                Tmpfs::new(options)
-                    .context("no memory for a tmpfs of that size; give a smaller one: -o size=")?
+                let made = if lends { Tmpfs::lending(options) } else { Tmpfs::new(options) };
+                made.context("no memory for a tmpfs of that size; give a smaller one: -o size=")?
             }
             Self::Ext4(path, opened) => {
                 let image = opened.map_or_else(|| image(&path, options), Ok)?;

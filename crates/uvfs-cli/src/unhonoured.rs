@@ -16,8 +16,9 @@ pub fn of_source(source: &str, arguments: &[String], asked: &Options) -> Vec<Str
     if names_rw && !asked.read_only && NEVER_WRITTEN.contains(&source) {
         warnings.push(format!("rw has no effect: {source} is read-only"));
     }
-    if asked.passthrough && source != "mirror" {
-        warnings.push(format!("passthrough=auto has no effect on {source}: only a mirror lends files"));
+    if asked.passthrough && !["mirror", "tmpfs"].contains(&source) {
+        warnings
+            .push(format!("passthrough=auto has no effect on {source}: only a mirror or tmpfs lends files"));
     }
     warnings
 }
@@ -64,13 +65,14 @@ mod tests {
         let warnings = |source: &str, text: &str| of_source(source, &[text.to_owned()], &asked(text));
         assert_eq!(warnings("ext4", "noatime,rw"), ["rw has no effect: ext4 is read-only"]);
         assert_eq!(warnings("generated", "rw"), ["rw has no effect: generated is read-only"]);
-        assert_eq!(warnings("tmpfs", "passthrough=auto").len(), 1);
+        assert_eq!(warnings("generated", "passthrough=auto").len(), 1);
         for (source, text) in [
             ("tmpfs", "rw"),
             ("ext4", ""),
             ("ext4", "ro"),
             ("ext4", "rw,ro"),
             ("mirror", "rw,passthrough=auto"),
+            ("tmpfs", "passthrough=auto"),
             ("tmpfs", "passthrough=off"),
         ] {
             assert_eq!(warnings(source, text), Vec::<String>::new(), "{source} {text}");

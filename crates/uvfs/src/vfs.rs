@@ -132,6 +132,13 @@ impl Vfs {
         self.sup(inode).is_ok_and(|s| s.features.lends && was_lent(&s))
     }
 
+    /// Whether a front end's kernel may change an inode without a report: an open file of it was lent, and its driver
+    /// keeps no watch on its own files. Then [`Vfs::look`] knows the attributes, and the cache may not.
+    pub fn changes_unreported(&self, inode: &Inode<'_>) -> bool {
+        let was_lent = |s: &SuperRef| s.driver.lender().is_some_and(|lender| lender.was_lent(inode));
+        self.sup(inode).is_ok_and(|s| s.features.lends && s.features.resident && was_lent(&s))
+    }
+
     /// Whether targets of symbolic links never change: see [`Features::fixed_links`](crate::Features::fixed_links).
     pub fn fixed_links(&self, inode: &Inode<'_>) -> bool {
         self.sup(inode).is_ok_and(|s| s.features.fixed_links)

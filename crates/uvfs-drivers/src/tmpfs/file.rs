@@ -53,8 +53,12 @@ fn pages_in(range: &RangeInclusive<u64>) -> u64 {
 }
 
 impl Tmpfs {
-    pub(super) fn read_file(&self, op: &Op, inode: &Inode<'_>, offset: u64, buf: &mut [u8]) -> usize {
+    pub(super) fn read_file(&self, op: &Op, inode: &Inode<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        // Before the look where the contents are: see `lend.rs`.
         let mut attr = inode.attr();
+        if let Some(read) = self.read_moved(op, inode, offset, buf) {
+            return read;
+        }
         let mut len = attr.size.saturating_sub(offset).min(buf.len() as u64);
         if let Some(node) = self.node(inode).filter(|_| len != 0) {
             let mut rest = &mut buf[..len as usize];
@@ -72,7 +76,7 @@ impl Tmpfs {
             len = 0;
         }
         touch_atime(inode, &attr, op.now);
-        len as usize
+        Ok(len as usize)
     }
 
     pub(super) fn write_file(
@@ -88,6 +92,10 @@ impl Tmpfs {
         }
         let node = self.node_or_new(inode)?;
         let mut writer = node.mapping.lock(&self.memory);
+        if node.home.is_moved() {
+            drop(writer);
+            return self.write_moved(op, inode, offset, data, append).unwrap_or(Err(Errno::STALE));
+        }
         let start = if append { inode.attr().size } else { offset };
         let len = MAX_SIZE.saturating_sub(start).min(data.len() as u64);
         if len == 0 {
@@ -146,6 +154,10 @@ impl Tmpfs {
         }
         let node = self.node_or_new(inode)?;
         let mut writer = node.mapping.lock(&self.memory);
+        if node.home.is_moved() {
+            drop(writer);
+            return self.allocate_moved(op, inode, how, (start, len)).unwrap_or(Err(Errno::STALE));
+        }
         let before = writer.count();
         let keep_size = match how {
             Fallocate::Allocate { keep_size } => {
@@ -232,6 +244,9 @@ impl Tmpfs {
 
     pub(super) fn seek_file(&self, inode: &Inode<'_>, offset: u64, what: Seek) -> Result<u64> {
         let Some(node) = self.node(inode) else { return Err(Errno::NXIO) };
+        if let Some(found) = self.seek_moved(inode, offset, what) {
+            return found;
+        }
         let writer = node.mapping.lock(&self.memory);
         let size = inode.attr().size;
         if offset >= size {

@@ -3,7 +3,8 @@
 //!
 //! Attributes are changed in the cache, by [`Inode::update`]. The modules say what protects the rest: [`mod@file`]
 //! (contents, and every change of a size), [`node`] (what an inode has), [`dir`] (names), [`xattr`], [`mod@acl`],
-//! [`quota`] (limits). Lock order: a file's mapping mutex or its `extra` lock, then the inode's own lock in the
+//! [`quota`] (limits). In [`mod@lend`] are contents that the kernel of a front end reads and writes; [`space`] shares
+//! the limit with them. Lock order: a file's mapping mutex or its `extra` lock, then the inode's own lock in the
 //! cache. Nothing here waits for anything but these.
 //!
 //! Beyond a limit calls fail with ENOSPC, and existing data stays. Data counts in whole pages, links by the length of
@@ -15,16 +16,20 @@ mod acl;
 mod attr;
 mod dir;
 mod file;
+mod lend;
 mod node;
 mod options;
+mod pool;
 mod quota;
+mod space;
+mod sys;
 mod xattr;
 
 use std::io;
 use std::sync::Arc;
 
 use uvfs::acl::{Acl, AclKind};
-use uvfs::driver::{AclStore, Driver, File, Inode, Rename};
+use uvfs::driver::{AclStore, Driver, File, FileLender, Inode, Rename};
 use uvfs::types::{
     Access, Attr, Errno, Fallocate, Features, Make, NAME_MAX, NewInode, Op, Result, Seek, SetAttr, StatFs,
     Ttl, XattrFlags,
@@ -37,8 +42,11 @@ pub use options::amount;
 pub use options::{TmpfsOptions, parse};
 
 use file::PAGE;
+use lend::Handles;
 use node::Node;
+use pool::Pool;
 use quota::{Limit, Numbers};
+use space::Space;
 
 /// The driver.
 #[derive(Debug)]
@@ -46,9 +54,10 @@ pub struct Tmpfs {
     options: TmpfsOptions,
     memory: Memory,
     nodes: SegVec<Node>,
-    bytes: Limit,
+    bytes: Space,
     inodes: Limit,
     numbers: Numbers,
+    handles: Handles,
 }
 
 /// The present use of a tmpfs.
@@ -73,6 +82,23 @@ impl Tmpfs {
     /// # Errors
     /// ENOMEM if next to no address space is left.
     pub fn new(options: TmpfsOptions) -> io::Result<Arc<Self>> {
+        Self::with(options, |_| None)
+    }
+
+    /// As [`Tmpfs::new`], of a file system that lends files to a front end's kernel. Without the rights to do so, or on
+    /// an old kernel, it lends none ([`Tmpfs::can_lend`]).
+    ///
+    /// # Errors
+    /// As [`Tmpfs::new`].
+    pub fn lending(options: TmpfsOptions) -> io::Result<Arc<Self>> {
+        Self::with(options, |limited| {
+            Pool::new(limited)
+                .inspect_err(|error| tracing::info!(%error, "no file of the tmpfs is lent"))
+                .ok()
+        })
+    }
+
+    fn with(options: TmpfsOptions, pool: impl FnOnce(bool) -> Option<Pool>) -> io::Result<Arc<Self>> {
         let pages = match options.size {
             0 => u32::MAX,
             size => u32::try_from(size.div_ceil(PAGE)).unwrap_or(u32::MAX),
@@ -85,10 +111,16 @@ impl Tmpfs {
             options,
             memory,
             nodes: SegVec::new(),
-            bytes: Limit::new(size),
+            bytes: Space::new(size, pool(size.is_some())),
             inodes: Limit::new((options.nr_inodes != 0).then_some(options.nr_inodes)),
             numbers: Numbers::new(),
+            handles: Handles::default(),
         }))
+    }
+
+    /// Whether files can be lent.
+    pub fn can_lend(&self) -> bool {
+        self.bytes.pool().is_some()
     }
 
     /// Returns the present use. Constant time; the figures are not of one moment.
@@ -96,7 +128,7 @@ impl Tmpfs {
         Usage {
             bytes: self.bytes.used(),
             inodes: self.inodes.used(),
-            committed: self.memory.committed_bytes(),
+            committed: self.memory.committed_bytes() + self.bytes.pool().map_or(0, Pool::used),
             locked_reads: self.memory.locked_reads(),
             give_back_failures: self.memory.give_back_failures(),
         }
@@ -109,7 +141,15 @@ impl Driver for Tmpfs {
     }
 
     fn features(&self) -> Features {
-        Features { resident: true, fixed_links: true, acl: true, plain_files: true, ..Features::default() }
+        let lends = self.can_lend();
+        Features {
+            resident: true,
+            fixed_links: true,
+            acl: true,
+            lends,
+            plain_files: !lends,
+            ..Features::default()
+        }
     }
 
     fn root(&self, op: &Op) -> Result<NewInode> {
@@ -118,6 +158,10 @@ impl Driver for Tmpfs {
         }
         let TmpfsOptions { mode, uid, gid, .. } = self.options;
         Ok(NewInode { attr: self.new_dir(mode, uid, gid, op.now), private: 0, ttl: Ttl::Forever })
+    }
+
+    fn getattr(&self, _op: &Op, inode: &Inode<'_>) -> Result<Attr> {
+        self.attr_now(inode)
     }
 
     fn setattr(&self, op: &Op, inode: &Inode<'_>, set: &SetAttr) -> Result<()> {
@@ -171,8 +215,20 @@ impl Driver for Tmpfs {
         self.with_extra(inode, |extra| extra.target.to_vec()).ok_or(Errno::INVAL)
     }
 
+    fn open(&self, _op: &Op, _inode: &Inode<'_>, _access: Access) -> Result<u64> {
+        Ok(self.handles.next())
+    }
+
+    fn release(&self, file: File<'_>) {
+        self.release_file(file);
+    }
+
+    fn lender(&self) -> Option<&dyn FileLender> {
+        Some(self)
+    }
+
     fn read(&self, op: &Op, file: File<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        Ok(self.read_file(op, file.inode, offset, buf))
+        self.read_file(op, file.inode, offset, buf)
     }
 
     fn write(&self, op: &Op, file: File<'_>, offset: u64, data: &[u8], append: bool) -> Result<usize> {
@@ -189,14 +245,15 @@ impl Driver for Tmpfs {
 
     /// Without a limit the figures are 0, as in the kernel's tmpfs.
     fn statfs(&self, _op: &Op) -> Result<StatFs> {
-        let free = |limit: &Limit| limit.max().map_or(0, |max| max.saturating_sub(limit.used()));
+        let free = |max: Option<u64>, used: u64| max.map_or(0, |max| max.saturating_sub(used));
+        let free_blocks = free(self.bytes.max(), self.bytes.used()) / PAGE;
         Ok(StatFs {
             bsize: PAGE as u32,
             blocks: self.bytes.max().unwrap_or(0) / PAGE,
-            bfree: free(&self.bytes) / PAGE,
-            bavail: free(&self.bytes) / PAGE,
+            bfree: free_blocks,
+            bavail: free_blocks,
             files: self.inodes.max().unwrap_or(0),
-            ffree: free(&self.inodes),
+            ffree: free(self.inodes.max(), self.inodes.used()),
             namelen: NAME_MAX as u32,
         })
     }

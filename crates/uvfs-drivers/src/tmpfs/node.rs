@@ -17,6 +17,7 @@ use uvfs_cache::machinery::mapping::{Mapping, PAGE_SIZE};
 use uvfs_sync::order::{Class, Held, Noted};
 
 use super::Tmpfs;
+use super::lend::Home;
 
 /// An inode's data.
 #[derive(Debug, Default)]
@@ -25,9 +26,11 @@ pub(super) struct Node {
     pub(super) mapping: Mapping,
     /// Data that few inodes have.
     extra: RwLock<Option<Box<Extra>>>,
+    /// Whether the contents are the mapping's.
+    pub(super) home: Home,
 }
 
-const _: () = assert!(size_of::<Node>() == 40);
+const _: () = assert!(size_of::<Node>() == 56);
 
 impl Node {
     /// Data that few inodes have, for reading.
@@ -94,6 +97,10 @@ impl Tmpfs {
     /// the cache, so the inode is gone whatever its link count (an unmount drops inodes that still have names).
     pub(super) fn forget(&self, attr: &Attr, private: u64) {
         if let (Some(node), Some(index)) = (self.node_at(private), private.checked_sub(1)) {
+            if let (true, Some(pool)) = (node.home.is_moved(), self.bytes.pool()) {
+                pool.remove(index as u32);
+            }
+            node.home.clear();
             let pages = node.mapping.lock(&self.memory).clear();
             let extra = node.extra_mut().take();
             self.bytes.give(pages * PAGE_SIZE as u64 + extra.map_or(0, |extra| extra.charge()));

@@ -3,6 +3,7 @@
 mod acl;
 mod attrs;
 mod contents;
+mod lent;
 mod limits;
 mod listing;
 mod names;

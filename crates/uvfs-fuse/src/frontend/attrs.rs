@@ -1,5 +1,7 @@
 //! Attributes and extended attributes.
 
+use std::time::Duration;
+
 use uvfs::{
     Access, AclKind, Attr, Errno, FileFlags, FlagsForm, Inode, Op, Result, SetAttr, SetTime, XattrFlags, mode,
 };
@@ -66,12 +68,18 @@ impl Frontend {
             // Also one that is open for reading only (O_RDONLY with O_TRUNC), which permits nothing.
             let opened = fh.is_some_and(|fh| !core.checks() || core.vfs.is_open_for(fh, Access::WRITE));
             let set = SetAttr { opened, ..set };
+            let unsettled = core.is_unsettled(inode);
             let attr = match set.changes_anything() {
                 true if opened => core.set(&core.op_by_handle(op, who), inode, set)?,
                 true => core.set(op, inode, set)?,
                 false => core.set_nothing(&core.op_by_handle(op, who), inode)?,
             };
-            Ok(core.attributes_of_changed(inode, attr))
+            let mut attributes = core.attributes_of_changed(inode, attr);
+            // The kernel takes this answer as it is, even if the file was lent since.
+            if unsettled || core.is_unsettled(inode) {
+                attributes.ttl = Duration::ZERO;
+            }
+            Ok(attributes)
         });
     }
 
@@ -143,12 +151,17 @@ impl Frontend {
 
 impl Core {
     fn attributes_now(&self, op: &Op, inode: &Inode<'_>) -> Result<Attributes> {
+        let unsettled = self.is_unsettled(inode);
         // In this order: once it is not written any more, the cache is right.
         let attr = match self.is_written(inode) {
             true => self.vfs.look(op, inode)?,
             false => self.vfs.getattr(op, inode)?,
         };
-        Ok(self.attributes(inode, attr))
+        let mut attributes = self.attributes(inode, attr);
+        if unsettled {
+            attributes.ttl = Duration::ZERO;
+        }
+        Ok(attributes)
     }
 
     /// Changes attributes, clearing set-id bits as FUSE_HANDLE_KILLPRIV_V2 asks the server to: by
@@ -169,10 +182,14 @@ impl Core {
     /// A change that names nothing. It is a chown with neither owner nor group, for which set-id bits go. Or it
     /// goes before a write or fallocate by a caller that may not keep them. The kernel does not say which. The
     /// owner loses them by either. From anybody else only the first would have to be refused: it does nothing, and
-    /// what is then written takes the bits by itself.
+    /// what is then written takes the bits by itself. If the kernel writes the file by itself, it is taken for the second.
     fn set_nothing(&self, op: &Op, inode: &Inode<'_>) -> Result<Attr> {
         let op = Op { trusted: false, ..op.clone() };
         match self.vfs.chown(&op, inode, None, None) {
+            Err(Errno::PERM) if self.is_before_write(inode) => {
+                let set = SetAttr { kill_suidgid: true, ..SetAttr::default() };
+                self.vfs.setattr(&Op { trusted: true, ..op }, inode, &set)
+            }
             Err(Errno::PERM) => self.vfs.getattr(&op, inode),
             outcome => outcome,
         }

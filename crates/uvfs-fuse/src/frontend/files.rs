@@ -73,10 +73,13 @@ impl Frontend {
         self.answer_to(who, node, reply, move |core, op, inode| core.open(op, inode, flags));
     }
 
-    /// The caller that opens a file. A file lent to the kernel for writing is written in the opener's name, whose
-    /// groups may say how much room there is.
+    /// The caller that opens a file. A file of the host that is lent to the kernel for writing is written in the opener's
+    /// name, whose groups may say how much room there is.
     fn who_lends(&self, who: Caller, access: Access) -> Who {
-        let lent = access.contains(Access::WRITE) && self.core.backings.is_agreed();
+        let core = &self.core;
+        let lent = access.contains(Access::WRITE)
+            && core.backings.is_agreed()
+            && core.vfs.passes_through(&core.vfs.root());
         if lent { Who::Member(who) } else { Who::Owner(who) }
     }
 
@@ -219,7 +222,11 @@ impl Core {
         } else {
             self.vfs.open(op, inode, access(flags), false)?
         };
-        self.opened(op, inode, fh, flags)
+        let opened = self.opened(op, inode, fh, flags)?;
+        if opened.backing.is_some() {
+            self.drop_attributes(inode, access(flags));
+        }
+        Ok(opened)
     }
 
     /// The answer to an open. If it cannot be given, the file is closed.

@@ -14,6 +14,7 @@ mod guarded;
 mod handles;
 mod kinds;
 mod lent;
+mod lent_memory;
 mod made;
 mod memory;
 mod mirror;
@@ -49,6 +50,7 @@ fn main() {
         handles::TESTS,
         kinds::TESTS,
         lent::TESTS,
+        lent_memory::TESTS,
         made::TESTS,
         memory::TESTS,
         mirror::TESTS,
