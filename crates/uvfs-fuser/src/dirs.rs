@@ -23,7 +23,8 @@ use crate::entry::NodeEntry;
 use crate::limit::PendingRequest;
 use crate::nodes::{Nodes, errno};
 
-/// The back end's entries of one directory, `.` and `..` not among them: name, attributes, data.
+/// The back end's entries of one directory, `.` and `..` not among them: name, attributes, data. An entry that is ENOENT is
+/// passed over: it was removed since its name was read.
 pub type DirEntries<T> = Box<dyn Iterator<Item = Result<(OsString, FileAttr, T), Errno>> + Send>;
 
 type Open<T> = Box<dyn Fn(&OwnedNode<T>) -> Result<DirEntries<T>, Errno> + Send + Sync>;

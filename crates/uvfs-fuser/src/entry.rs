@@ -10,7 +10,7 @@ use uvfs_cache::OwnedNode;
 
 use crate::nodes::Nodes;
 
-/// One lookup of a node, for one reply.
+/// One lookup of a node, for one reply. Dropped without a reply, it takes the lookup back.
 pub struct NodeEntry<T: Send + Sync + 'static> {
     nodes: Nodes<T>,
     node: OwnedNode<T>,

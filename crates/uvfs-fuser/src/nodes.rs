@@ -28,10 +28,11 @@ pub(crate) const PASSED: Ttl = Ttl::For(Duration::from_nanos(1));
 /// Properties of a table.
 ///
 /// The kernel trusts a reply for `kernel_ttl`. After that it asks, and the table answers without the back end for as
-/// long as the other TTLs say. So a change that others make shows after the sum of both at the latest.
+/// long as the other TTLs say. So a change that others make shows after the sum of both at the latest. Each TTL is a second
+/// by default.
 #[derive(Clone, Debug)]
 pub struct NodesOptions {
-    /// Bytes that the table may have; 0: no limit. Nodes that the kernel holds count: see [`Nodes::keep_limit`].
+    /// Bytes that the table may have; 0 (the default): no limit. Nodes that the kernel holds count: see [`Nodes::keep_limit`].
     pub limit: u64,
     /// Nodes that address space is reserved for.
     pub max_nodes: u32,
