@@ -87,6 +87,7 @@ pub(crate) fn all() -> Vec<Figure> {
         Figure::new("notices/all", NOTICES, |s| s.notices.all),
     ]);
     all.extend(of_memory());
+    all.extend(of_lookasides());
     let call = |call: DriverCall| {
         Figure::new(&format!("calls/{}", call.name()), CALLS, move |s| s.counters.calls(call))
     };
@@ -145,6 +146,27 @@ fn of_memory() -> Vec<Figure> {
             |s| s.shortages.overdrawn,
         ),
         Figure::new("memory/plain", "Entries that were listed without their nodes", |s| s.shortages.plain),
+    ]
+}
+
+/// A hit has one of two places: the last leaf, or the one place of the table that the leaf's number leads to.
+fn of_lookasides() -> Vec<Figure> {
+    vec![
+        Figure::new("lookaside/last", "Blocks looked up in the leaf that the thread used last", |s| {
+            s.counters.lookaside().last
+        }),
+        Figure::new("lookaside/table", "Blocks looked up in another leaf that the thread remembered", |s| {
+            s.counters.lookaside().table
+        }),
+        Figure::new("lookaside/misses", "Blocks whose leaf the thread did not remember", |s| {
+            s.counters.lookaside().misses
+        }),
+        Figure::new("lookaside/stale", "Blocks whose leaf the thread remembered, and which had gone", |s| {
+            s.counters.lookaside().stale
+        }),
+        Figure::new("lookaside/bypassed", "Blocks looked up while the thread's table stood aside", |s| {
+            s.counters.lookaside().bypassed
+        }),
     ]
 }
 

@@ -130,7 +130,7 @@ impl ControlDir {
     }
 
     fn fill(self: &Arc<Self>, root: &Node) -> Result<()> {
-        for dir in ["calls", "bails", "memory", "notices", "passthrough", "requests"] {
+        for dir in ["calls", "bails", "lookaside", "memory", "notices", "passthrough", "requests"] {
             root.add_dir(dir, own(0o755))?;
         }
         for (index, figure) in self.figures.iter().enumerate() {

@@ -5,6 +5,7 @@
 //! they only grow. They synchronise nothing: a sum is not of one moment. [`Counted`](crate::Counted) alone counts
 //! driver calls, for the drivers that it wraps.
 
+pub use uvfs_cache::machinery::buffers::lookaside::LookasideCounters;
 use uvfs_sync::tallies::{self, BUFFERS, LOCK_WAITS, WORDS};
 
 use crate::namei::bailout::{Bail, BailCounts};
@@ -142,6 +143,11 @@ impl Counters {
     /// Lock-free walks that gave up, by reason.
     pub fn bails(&self) -> BailCounts {
         BailCounts::new(|reason| self.0[BAILS + reason as usize])
+    }
+
+    /// Activity of the threads' lookasides, which lead to blocks of a device.
+    pub fn lookaside(&self) -> LookasideCounters {
+        LookasideCounters::of(&self.0)
     }
 
     /// Calls of this kind that began.

@@ -74,21 +74,24 @@ pub struct LookasideCounters {
 
 /// The present counters. Sums over all threads, not of one moment.
 pub fn counters() -> LookasideCounters {
-    counters_of(tallies::sums())
+    LookasideCounters::of(&tallies::sums())
 }
 
 /// This thread's part of [`counters`].
 pub fn counters_of_this_thread() -> LookasideCounters {
-    counters_of(tallies::mine())
+    LookasideCounters::of(&tallies::mine())
 }
 
-fn counters_of(sums: [u64; tallies::WORDS]) -> LookasideCounters {
-    LookasideCounters {
-        last: sums[LAST],
-        table: sums[TABLE],
-        misses: sums[MISSES],
-        stale: sums[STALE],
-        bypassed: sums[BYPASSED],
+impl LookasideCounters {
+    /// The part of sums of [`tallies`] that is the lookasides'.
+    pub fn of(sums: &[u64; tallies::WORDS]) -> Self {
+        Self {
+            last: sums[LAST],
+            table: sums[TABLE],
+            misses: sums[MISSES],
+            stale: sums[STALE],
+            bypassed: sums[BYPASSED],
+        }
     }
 }
 

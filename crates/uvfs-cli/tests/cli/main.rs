@@ -447,6 +447,13 @@ fn ext4_images() {
     let record = format!("record={}", trace.display());
     let mut server = Server::start(&["-o", &record, &source, dir.text()]);
     assert_eq!(fs::read_to_string(dir.path().join("file")).expect("read"), "content");
+    let looked_up = |place: &str| -> u64 {
+        let text = fs::read_to_string(dir.path().join(".uvfs/lookaside").join(place)).expect("a figure");
+        text.trim().parse().expect("a number")
+    };
+    // The first block's leaf cannot have been remembered, but a later block of the same leaf finds it.
+    let (missed, hits) = (looked_up("misses"), looked_up("last") + looked_up("table"));
+    assert!(missed >= 1 && hits >= 1, "{missed} misses, {hits} hits");
     let error = fs::write(dir.path().join("new"), "x").expect_err("read-only");
     assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
     let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
