@@ -317,7 +317,8 @@ fn is_asleep(thread: u32) -> bool {
     // "running" for a thread that runs or could; otherwise the system call that it is in.
     const RUNNING: [u8; 7] = *b"running";
     let mut call = [0; RUNNING.len()];
-    let read = File::open(format!("/proc/self/task/{thread}/syscall")).and_then(|mut file| file.read(&mut call));
+    let read =
+        File::open(format!("/proc/self/task/{thread}/syscall")).and_then(|mut file| file.read(&mut call));
     read.is_err() || call != RUNNING
 }
 
