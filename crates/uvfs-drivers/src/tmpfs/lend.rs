@@ -13,9 +13,9 @@
 //!
 //! **Attributes.** The kernel writes without a word to the server. So while an open file is lent, or a mapping made
 //! through one may exist, the node is *unsettled*: size, blocks and times are the host's, and front ends ask each
-//! time ([`FileLender::was_lent`](uvfs::driver::FileLender::was_lent)). A release takes them over. The node is
+//! time ([`FileLender::was_lent`]). A release takes them over. The node is
 //! settled when no lent file is open and the host finds no other open file or mapping of the contents
-//! ([`sys::is_alone`](super::sys::is_alone)). A kernel opens a lent file only between `lend` and `release`, and this
+//! ([`sys::is_alone`]). A kernel opens a lent file only between `lend` and `release`, and this
 //! is looked at only outside of these, under the mutex. Mode, owner and links are the cache's alone.
 //!
 //! **Times.** Those of the kernel's writes may be its clock's last tick, at most 10 ms ago. So a time that would go back
