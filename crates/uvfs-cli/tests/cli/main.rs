@@ -165,7 +165,11 @@ struct Server(Child);
 
 impl Server {
     fn start(args: &[&str]) -> Self {
-        let mut child = uvfs(&[&["mount"], args].concat()).stderr(Stdio::piped()).spawn().expect("it starts");
+        Self::of(&mut uvfs(&[&["mount"], args].concat()))
+    }
+
+    fn of(command: &mut Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
         let mut said = String::new();
         BufReader::new(child.stderr.as_mut().expect("a pipe"))
             .read_line(&mut said)

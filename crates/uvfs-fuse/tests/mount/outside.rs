@@ -289,9 +289,12 @@ fn changes_in_what_is_mounted_inside_are_seen() {
     let (driver, mnt) = mounted_inside();
     let dir = mnt.path("inside");
     assert!(within(PATIENCE, || shown(&dir) == truth(&driver)), "{:?}", shown(&dir));
-    let asked = driver.asked();
-    assert_eq!(shown(&dir), truth(&driver));
-    assert_eq!(driver.asked(), asked, "the second time nobody is asked");
+    // Not each time: another test may make the kernel drop its caches.
+    let without_asking = || {
+        let asked = driver.asked();
+        shown(&dir) == truth(&driver) && driver.asked() == asked
+    };
+    assert!(within(PATIENCE, without_asking), "each walk asks");
     driver.remove("file1");
     driver.write("file2", "written elsewhere");
     driver.chmod("file3", 0o600);
