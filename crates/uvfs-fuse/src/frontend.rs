@@ -370,7 +370,7 @@ impl Core {
     /// If the count came after, the change is seen here.
     fn describe_counted(&self, inode: &Inode<'_>, attr: Attr) -> Entry {
         fence(SeqCst);
-        let unsettled = self.is_unsettled(inode);
+        let unreported = self.changes_unreported(inode);
         let mut entry = self.describe(inode, attr);
         // First: once it is not written any more, the cache is right.
         if let Some(attr) = self.attr_if_written(inode) {
@@ -380,7 +380,7 @@ impl Core {
         } else if !inode.expired() {
             entry.attr = inode.attr();
         }
-        if unsettled {
+        if unreported {
             entry.attr_ttl = Duration::ZERO;
         }
         entry
@@ -409,9 +409,9 @@ impl Core {
     fn hand_out_cached(&self, inode: &Inode<'_>) -> Entry {
         self.count_lookup(inode);
         fence(SeqCst);
-        let unsettled = self.is_unsettled(inode);
+        let unreported = self.changes_unreported(inode);
         let written = self.attr_if_written(inode);
-        let is_stale = unsettled || written.is_none() && inode.is_stale();
+        let is_stale = unreported || written.is_none() && inode.is_stale();
         let mut entry = self.describe(inode, written.unwrap_or_else(|| inode.attr()));
         if is_stale {
             entry.attr_ttl = Duration::ZERO;

@@ -4,7 +4,7 @@
 //! always wants: the next directory ([`Cache::down`]) and the attributes at the end ([`Cache::look`]).
 //! `step` handles everything unusual: a negative entry, one that may expire, one that is being changed, one
 //! with stale attributes, and a name in a later slot or line. That call takes and returns plain words and
-//! is marked cold. So a hit keeps what it compares in registers, and spills nothing for that call.
+//! is marked cold. So a hit saves no compared value for that call.
 //!
 //! Stores nothing shared, except that an armed cache marks the name as used. Waits for nobody.
 

@@ -31,6 +31,17 @@ struct Piece {
     len: usize,
 }
 
+/// As much of `data` as a file can have at `start`.
+///
+/// # Errors
+/// EFBIG if that is nothing.
+pub(super) fn below_max_size(data: &[u8], start: u64) -> Result<&[u8]> {
+    match MAX_SIZE.saturating_sub(start).min(data.len() as u64) {
+        0 => Err(Errno::FBIG),
+        len => Ok(&data[..len as usize]),
+    }
+}
+
 /// The pieces of `len` bytes from `start` on.
 fn pieces(start: u64, len: u64) -> impl Iterator<Item = Piece> {
     let end = start + len;
@@ -97,12 +108,9 @@ impl Tmpfs {
             return self.write_moved(op, inode, offset, data, append).unwrap_or(Err(Errno::STALE));
         }
         let start = if append { inode.attr().size } else { offset };
-        let len = MAX_SIZE.saturating_sub(start).min(data.len() as u64);
-        if len == 0 {
-            return Err(Errno::FBIG);
-        }
+        let data = below_max_size(data, start)?;
         let before = writer.count();
-        let written = self.fill(&mut writer, start, &data[..len as usize]);
+        let written = self.fill(&mut writer, start, data);
         if written == 0 {
             return Err(Errno::NOSPC);
         }

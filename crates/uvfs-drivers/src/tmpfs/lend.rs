@@ -4,7 +4,7 @@
 //! **Where contents are.** A regular file's pages are in the server, or its contents are a file of the pool. It moves
 //! to the pool when a front end opens it and it has no pages: as a rule, at its first open for writing. A file that
 //! has pages stays where it is, so nothing is ever copied, and none moves back. The size that a file will have is not
-//! known when the kernel asks how to write it, so small ones move too. Each takes about 1 KiB of kernel memory.
+//! known when the kernel asks how to write it, so small ones move too. Each takes an inode and a name of the host.
 //!
 //! **Locks.** The mapping's mutex, which protects the pages, protects the move and every change of a moved file by
 //! the server. Readers take no lock: they read the attributes, then look where the contents are. A size of a
@@ -12,11 +12,10 @@
 //! across calls of the host, in a file system without a device or server.
 //!
 //! **Attributes.** The kernel writes without a word to the server. So while an open file is lent, or a mapping made
-//! through one may exist, the node is *unsettled*: size, blocks and times are the host's, and front ends ask each
-//! time ([`FileLender::was_lent`]). A release takes them over. The node is
-//! settled when no lent file is open and the host finds no other open file or mapping of the contents
-//! ([`sys::is_alone`]). A kernel opens a lent file only between `lend` and `release`, and this
-//! is looked at only outside of these, under the mutex. Mode, owner and links are the cache's alone.
+//! through one may exist, changes are *unreported*: size, blocks and times are the host's, and front ends ask each time
+//! ([`FileLender::was_lent`]). A release takes them over. This ends when no lent file is open and the host finds no
+//! other open file or mapping of the contents ([`sys::is_alone`]). A kernel opens a lent file only between `lend` and
+//! `release`, and this is looked at only outside of these, under the mutex. Mode, owner and links are the cache's alone.
 //!
 //! **Times.** Those of the kernel's writes may be its clock's last tick, at most 10 ms ago. So a time that would go back
 //! by so little moves by a nanosecond instead. (Since Linux 6.13 a write after a look has the exact time.)
@@ -36,7 +35,7 @@ use uvfs::types::{Attr, Errno, Fallocate, Op, Result, Seek, SetAttr, Time};
 use uvfs_cache::machinery::mapping::Writer;
 
 use super::attr::{apply, resized};
-use super::file::{MAX_SIZE, PAGE, touch_atime};
+use super::file::{MAX_SIZE, PAGE, below_max_size, touch_atime};
 use super::node::Node;
 use super::pool::{Pool, write_at};
 use super::{Tmpfs, sys};
@@ -44,7 +43,10 @@ use super::{Tmpfs, sys};
 /// The contents are in the pool.
 const MOVED: u32 = 1;
 /// The attributes may change without notice.
-const UNSETTLED: u32 = 2;
+const UNREPORTED: u32 = 2;
+
+/// The handle of all open files of a tmpfs that lends none. So an open and a close store nothing that threads share.
+pub(super) const NOT_LENT: u64 = 0;
 
 /// Nanoseconds of the longest tick of a kernel's clock.
 const TICK: i64 = 10_000_000;
@@ -69,8 +71,8 @@ impl Home {
         self.state.load(Ordering::Acquire) & MOVED != 0
     }
 
-    fn is_unsettled(&self) -> bool {
-        self.state.load(Ordering::Acquire) & UNSETTLED != 0
+    fn changes_unreported(&self) -> bool {
+        self.state.load(Ordering::Acquire) & UNREPORTED != 0
     }
 
     /// Notes the host's time of change; whether it has moved.
@@ -95,7 +97,7 @@ pub(super) struct Handles {
 }
 
 impl Handles {
-    /// A handle for a file that is being opened.
+    /// A handle for a file that is being opened, and may be lent.
     pub(super) fn next(&self) -> u64 {
         self.last.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -153,7 +155,7 @@ impl Tmpfs {
     }
 
     pub(super) fn release_file(&self, file: File<'_>) {
-        if !self.handles.lent.lock().remove(&file.handle) {
+        if file.handle == NOT_LENT || !self.handles.lent.lock().remove(&file.handle) {
             return;
         }
         if let Some(moved) = self.moved(file.inode) {
@@ -198,11 +200,8 @@ impl Tmpfs {
         let moved = self.moved(inode)?;
         Some((|| {
             let start = if append { moved.pool.look(moved.index)?.stx_size } else { offset };
-            let len = MAX_SIZE.saturating_sub(start).min(data.len() as u64);
-            if len == 0 {
-                return Err(Errno::FBIG);
-            }
-            let written = write_at(moved.open(OFlags::WRONLY)?, &data[..len as usize], start)?;
+            let data = below_max_size(data, start)?;
+            let written = write_at(moved.open(OFlags::WRONLY)?, data, start)?;
             moved.changed(op, inode)?;
             Ok(written)
         })())
@@ -280,20 +279,20 @@ impl Tmpfs {
         })())
     }
 
-    /// Tries to settle a node; whether it is settled now.
-    fn settle(&self, inode: &Inode<'_>) -> bool {
+    /// Ends the state in which changes are unreported, if nothing can make any. Returns whether it has ended.
+    fn end_unreported(&self, inode: &Inode<'_>) -> bool {
         let Some(moved) = self.moved(inode) else { return true };
         let home = &moved.node.home;
         if home.open.load(Ordering::Relaxed) > 0 {
             return false;
         }
         let alone = moved.open(OFlags::RDWR).is_ok_and(|file| sys::is_alone(file.as_fd()));
-        let settled = alone && moved.take_over(inode).is_ok();
-        if settled {
+        let ended = alone && moved.take_over(inode).is_ok();
+        if ended {
             // Release: after the last attributes.
-            home.state.fetch_and(!UNSETTLED, Ordering::Release);
+            home.state.fetch_and(!UNREPORTED, Ordering::Release);
         }
-        settled
+        ended
     }
 }
 
@@ -345,13 +344,13 @@ impl FileLender for Tmpfs {
         let moved = self.moved(file.inode).ok_or(Errno::STALE)?;
         moved.node.home.open.fetch_add(1, Ordering::Relaxed);
         // Release: an answer with attributes may follow at once.
-        moved.node.home.state.fetch_or(UNSETTLED, Ordering::Release);
+        moved.node.home.state.fetch_or(UNREPORTED, Ordering::Release);
         self.handles.lent.lock().insert(file.handle);
         Ok(())
     }
 
     fn was_lent(&self, inode: &Inode<'_>) -> bool {
-        self.node(inode).is_some_and(|node| node.home.is_unsettled()) && !self.settle(inode)
+        self.node(inode).is_some_and(|node| node.home.changes_unreported()) && !self.end_unreported(inode)
     }
 }
 

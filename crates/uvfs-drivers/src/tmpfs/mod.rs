@@ -42,7 +42,7 @@ pub use options::amount;
 pub use options::{TmpfsOptions, parse};
 
 use file::PAGE;
-use lend::Handles;
+use lend::{Handles, NOT_LENT};
 use node::Node;
 use pool::Pool;
 use quota::{Limit, Numbers};
@@ -216,7 +216,7 @@ impl Driver for Tmpfs {
     }
 
     fn open(&self, _op: &Op, _inode: &Inode<'_>, _access: Access) -> Result<u64> {
-        Ok(self.handles.next())
+        Ok(if self.can_lend() { self.handles.next() } else { NOT_LENT })
     }
 
     fn release(&self, file: File<'_>) {

@@ -55,7 +55,7 @@ impl Fs {
     }
 
     /// Whether a front end must ask for the attributes.
-    fn is_unsettled(&self, inode: &Inode<'_>) -> bool {
+    fn changes_unreported(&self, inode: &Inode<'_>) -> bool {
         self.vfs.changes_unreported(inode)
     }
 
@@ -110,26 +110,26 @@ fn both_sides_see_one_file() {
 fn attributes_are_final_when_nobody_can_change_them() {
     let Some(fs) = Fs::lending("attributes_are_final_when_nobody_can_change_them", "size=1m") else { return };
     let inode = fs.file("file");
-    assert!(!fs.is_unsettled(&inode));
+    assert!(!fs.changes_unreported(&inode));
     let (fh, kernel) = fs.lend(&inode);
-    assert!(fs.is_unsettled(&inode));
+    assert!(fs.changes_unreported(&inode));
     kernel.file.write_all_at(b"open", 0).unwrap();
     fs.vfs.release(fh);
     assert_eq!(inode.attr().size, 4, "a release looks at the file");
     // As a mapping does, the kernel's file outlives the open one.
     kernel.file.write_all_at(b"mapped", 0).unwrap();
-    assert!(fs.is_unsettled(&inode));
+    assert!(fs.changes_unreported(&inode));
     assert_eq!((inode.attr().size, fs.look(&inode).size), (4, 6));
     kernel.file.write_all_at(b"to the end", 0).unwrap();
     drop(kernel);
-    assert!(!fs.is_unsettled(&inode));
-    assert_eq!(inode.attr().size, 10, "settling looks at the file");
+    assert!(!fs.changes_unreported(&inode));
+    assert_eq!(inode.attr().size, 10, "the last look takes over what the host has");
     // It is moved, and may be lent again.
     let (again, kernel) = fs.lend(&inode);
-    assert!(fs.is_unsettled(&inode));
+    assert!(fs.changes_unreported(&inode));
     assert_eq!(fs.read(again, 0, 64), b"to the end");
     drop(kernel);
-    assert!(fs.is_unsettled(&inode), "it is open");
+    assert!(fs.changes_unreported(&inode), "it is open");
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn a_tmpfs_that_does_not_lend_offers_nothing() {
     let inode = fs.file("file");
     let fh = fs.open(&inode);
     assert_eq!(fs.offer(fh).err(), Some(Errno::OPNOTSUPP));
-    assert!(!fs.is_unsettled(&inode));
+    assert!(!fs.changes_unreported(&inode));
     let user = fs.vfs.op(&Cred::user(1, 1));
     assert_eq!(fs.vfs.open(&user, &inode, Access::WRITE, false), Err(Errno::ACCESS));
 }

@@ -68,7 +68,7 @@ impl Frontend {
             // Also one that is open for reading only (O_RDONLY with O_TRUNC), which permits nothing.
             let opened = fh.is_some_and(|fh| !core.checks() || core.vfs.is_open_for(fh, Access::WRITE));
             let set = SetAttr { opened, ..set };
-            let unsettled = core.is_unsettled(inode);
+            let unreported = core.changes_unreported(inode);
             let attr = match set.changes_anything() {
                 true if opened => core.set(&core.op_by_handle(op, who), inode, set)?,
                 true => core.set(op, inode, set)?,
@@ -76,7 +76,7 @@ impl Frontend {
             };
             let mut attributes = core.attributes_of_changed(inode, attr);
             // The kernel takes this answer as it is, even if the file was lent since.
-            if unsettled || core.is_unsettled(inode) {
+            if unreported || core.changes_unreported(inode) {
                 attributes.ttl = Duration::ZERO;
             }
             Ok(attributes)
@@ -151,14 +151,14 @@ impl Frontend {
 
 impl Core {
     fn attributes_now(&self, op: &Op, inode: &Inode<'_>) -> Result<Attributes> {
-        let unsettled = self.is_unsettled(inode);
+        let unreported = self.changes_unreported(inode);
         // In this order: once it is not written any more, the cache is right.
         let attr = match self.is_written(inode) {
             true => self.vfs.look(op, inode)?,
             false => self.vfs.getattr(op, inode)?,
         };
         let mut attributes = self.attributes(inode, attr);
-        if unsettled {
+        if unreported {
             attributes.ttl = Duration::ZERO;
         }
         Ok(attributes)

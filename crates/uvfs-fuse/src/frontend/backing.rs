@@ -29,7 +29,7 @@
 //! keep them: it knows its own writes, and sees which answers are older. It learns only by the event, when a
 //! mapping ends, what stores through it did to the times. When such a file is released, the driver looks at it
 //! before it counts as closed here. A resident driver has no events. While a file of it is lent or may be mapped
-//! ([`Core::is_unsettled`]), the kernel is told to keep no attributes. When it is opened to be written, or has holes, the
+//! ([`Core::changes_unreported`]), the kernel is told to keep no attributes. When it is opened to be written, or has holes, the
 //! kernel drops those that it has.
 //!
 //! One mutex for opens and closes, held for some instructions; never while a driver or the kernel is called. Two
@@ -310,25 +310,25 @@ impl Core {
 
     /// Whether the cached attributes of an inode must not be returned, because the kernel writes to the file.
     pub(super) fn is_written(&self, inode: &Inode<'_>) -> bool {
-        self.backings.is_written(self.node_of(inode.id())) || self.is_unsettled(inode)
+        self.backings.is_written(self.node_of(inode.id())) || self.changes_unreported(inode)
     }
 
     /// Whether the attributes may change at any time, and nobody will report it. Asked before the attributes are read:
     /// if it is false, those of the cache are right.
-    pub(super) fn is_unsettled(&self, inode: &Inode<'_>) -> bool {
+    pub(super) fn changes_unreported(&self, inode: &Inode<'_>) -> bool {
         self.backings.is_agreed() && self.vfs.changes_unreported(inode)
     }
 
     /// Whether a request that names no change goes before a write by the kernel, of which no request comes.
     pub(super) fn is_before_write(&self, inode: &Inode<'_>) -> bool {
-        self.backings.is_written(self.node_of(inode.id())) && self.is_unsettled(inode)
+        self.backings.is_written(self.node_of(inode.id())) && self.changes_unreported(inode)
     }
 
     /// Makes the kernel drop attributes that it may keep, of a file that was just lent.
     pub(super) fn drop_attributes(&self, inode: &Inode<'_>, access: Access) {
         let has_holes = |attr: Attr| attr.blocks * 512 < attr.size;
         if (access.contains(Access::WRITE) || has_holes(inode.attr()))
-            && self.is_unsettled(inode)
+            && self.changes_unreported(inode)
             && let Some(outbox) = self.outbox.get()
         {
             outbox.say(&Message::Node { node: self.node_of(inode.id()), content: false });

@@ -1,6 +1,6 @@
 //! A file system mounted on a directory of its own, for one test.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use uvfs::{Access, Attr, Cred, Driver, Found, Vfs, VfsConfig, mode};
 use uvfs_drivers::tmpfs::{Tmpfs, TmpfsOptions};
-use uvfs_fuse::{Mounted, Options};
+use uvfs_fuse::{Mounted, Options, Passthrough};
 
 /// The requirements of a test.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -88,6 +88,30 @@ impl Fixture {
         let fh = self.vfs.open(&op, &inode, Access::WRITE, false).expect("open");
         assert_eq!(self.vfs.write(&op, fh, 0, data, false, false).expect("write"), data.len());
         self.vfs.release(fh);
+    }
+
+    /// Opens a file to read and write; it must be lent.
+    pub fn open_lent(&self, name: &str) -> File {
+        let before = self.mounted.passthrough();
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(self.path(name));
+        let file = file.expect("open");
+        assert_eq!(self.mounted.passthrough(), Passthrough { opens: before.opens + 1, ..before });
+        file
+    }
+
+    /// Waits until the kernel has reported that all files are closed, which it does a moment later.
+    pub fn all_closed(&self) {
+        let state = || self.mounted.passthrough();
+        let closed = || self.mounted.requests().release == state().opens + state().refused;
+        assert!(within(Duration::from_secs(60), closed), "{:?}", state());
+    }
+
+    /// Sees that an open file and its two names, `file` and `other`, have a size, to `ls` too.
+    pub fn all_have_size(&self, file: &File, size: u64) {
+        let listed = sh_as(0, self, "ls -l file | awk '{print $5}'").expect("ls").parse();
+        let sizes = [self.path("file").metadata(), self.path("other").metadata(), file.metadata()];
+        assert!(sizes.iter().all(|meta| meta.as_ref().is_ok_and(|meta| meta.len() == size)), "{sizes:?}");
+        assert_eq!(listed, Ok(size));
     }
 
     /// Waits until the kernel knows no node but the root; false if that takes too long. Nothing waits for FORGETs,

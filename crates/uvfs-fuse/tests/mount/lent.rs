@@ -58,29 +58,12 @@ impl Lent {
         Self { mnt: Fixture::new(Arc::clone(&mirror) as _, &options), src, mirror }
     }
 
-    /// Waits until the kernel has reported that all files are closed, which it does a moment later.
-    fn all_closed(&self) {
-        let opened = || self.state().opens + self.state().refused;
-        let closed = || self.mnt.mounted.requests().release == opened();
-        assert!(within(Duration::from_secs(60), closed), "{:?}", self.state());
-    }
-
     fn state(&self) -> Passthrough {
         self.mnt.mounted.passthrough()
     }
 
     fn host(&self, name: &str) -> PathBuf {
         self.src.path().join(name)
-    }
-
-    /// Opens a file of the mount to read and write; it must be lent.
-    fn open(&self, name: &str) -> File {
-        let before = self.state();
-        let file =
-            File::options().read(true).write(true).create(true).truncate(false).open(self.mnt.path(name));
-        let file = file.expect("open");
-        assert_eq!(self.state(), Passthrough { opens: before.opens + 1, ..before });
-        file
     }
 }
 
@@ -92,7 +75,7 @@ fn read(file: &File, offset: u64) -> String {
 
 fn lent_files_are_one_file_on_both_sides() {
     let Some(it) = Lent::new("lent_files_are_one_file_on_both_sides") else { return };
-    let ours = it.open("file");
+    let ours = it.mnt.open_lent("file");
     ours.write_all_at(b"from the mount", 0).expect("write");
     let host = File::options().read(true).write(true).open(it.host("file")).expect("open");
     assert_eq!(read(&host, 0), "from the mount");
@@ -107,7 +90,7 @@ fn lent_files_are_one_file_on_both_sides() {
     // A mapping needs no descriptor, and does not prevent opens of the file.
     drop(ours);
     mine.write(1, b"R");
-    assert_eq!(read(&it.open("file"), 0), "FRom hostmoun!");
+    assert_eq!(read(&it.mnt.open_lent("file"), 0), "FRom hostmoun!");
     assert_eq!(theirs.read(1, 1), b"R");
 }
 
@@ -115,14 +98,9 @@ fn lent_files_have_their_size_at_once() {
     let Some(it) = Lent::new("lent_files_have_their_size_at_once") else { return };
     let path = it.mnt.path("file");
     fs::hard_link(&path, it.mnt.path("none")).expect_err("nothing is there yet");
-    let file = it.open("file");
+    let file = it.mnt.open_lent("file");
     fs::hard_link(&path, it.mnt.path("other")).expect("link");
-    let all = |size: u64| {
-        let listed = sh_as(0, &it.mnt, "ls -l file | awk '{print $5}'").expect("ls").parse();
-        let sizes = [fs::metadata(&path), fs::metadata(it.mnt.path("other")), file.metadata()];
-        assert!(sizes.iter().all(|meta| meta.as_ref().is_ok_and(|meta| meta.size() == size)), "{sizes:?}");
-        assert_eq!(listed, Ok(size));
-    };
+    let all = |size| it.mnt.all_have_size(&file, size);
     all(0);
     for round in 1..20 {
         file.write_all_at(b"0123456789", round * 10 - 10).expect("write");
@@ -202,16 +180,16 @@ impl Lent {
 
 fn lent_files_outlive_their_names() {
     let Some(it) = Lent::new("lent_files_outlive_their_names") else { return };
-    let removed = it.open("removed");
+    let removed = it.mnt.open_lent("removed");
     removed.write_all_at(b"removed", 0).expect("write");
     fs::remove_file(it.mnt.path("removed")).expect("rm");
     removed.write_all_at(b"R", 0).expect("write");
     assert_eq!((read(&removed, 0).as_str(), removed.metadata().expect("fstat").size()), ("Removed", 7));
-    let again = it.open("removed");
+    let again = it.mnt.open_lent("removed");
     again.write_all_at(b"another", 0).expect("write");
     assert_eq!(read(&removed, 0), "Removed");
     // The host replaces the file under the name.
-    let old = it.open("file");
+    let old = it.mnt.open_lent("file");
     old.write_all_at(b"old", 0).expect("write");
     fs::write(it.host("new"), "newer").expect("write");
     fs::rename(it.host("new"), it.host("file")).expect("rename");
@@ -226,7 +204,7 @@ fn lent_files_have_rights_and_limits() {
     let Some(it) = Lent::new("lent_files_have_rights_and_limits") else { return };
     sh_as(USER, &it.mnt, "umask 077; echo mine > mine").expect("make");
     // Root has it open, so it was lent in root's name.
-    let _root = it.open("mine");
+    let _root = it.mnt.open_lent("mine");
     sh_as(USER, &it.mnt, "echo more >> mine; cat mine").expect("the owner's");
     sh_as(USER + 1, &it.mnt, "cat mine").expect_err("another's");
     sh_as(USER + 1, &it.mnt, "echo >> mine").expect_err("another's");
@@ -249,7 +227,7 @@ fn lent_files_lose_set_id_bits() {
         modes[0]
     };
     // Bits that it gets while it is lent: it was lent in root's name, and the user must not keep them.
-    let held = it.open("tool");
+    let held = it.mnt.open_lent("tool");
     fs::set_permissions(it.mnt.path("tool"), Permissions::from_mode(0o6777)).expect("chmod");
     sh_as(USER, &it.mnt, "printf x | dd of=tool conv=notrunc status=none").expect("write");
     assert_eq!(mode("tool"), 0o777);
@@ -276,7 +254,7 @@ fn lent_files_lose_set_id_bits() {
 /// After a writer closes the file, no writing descriptor is left, although others still read.
 fn lent_files_can_be_executed_on_the_host() {
     let Some(it) = Lent::new("lent_files_can_be_executed_on_the_host") else { return };
-    let writes = it.open("tool");
+    let writes = it.mnt.open_lent("tool");
     let reads = File::open(it.mnt.path("tool")).expect("open");
     writes.write_all_at(&fs::read("/bin/true").expect("a program"), 0).expect("write");
     writes.set_permissions(Permissions::from_mode(0o755)).expect("chmod");
@@ -298,10 +276,10 @@ fn lent_files_and_mappings_that_outlive_them() {
     // Otherwise a small file is read by requests, and so is one with set-id bits.
     for (name, mode) in [("small", 0o644), ("set-id", 0o4644)] {
         fs::write(it.host(name), "zeros").expect("write");
-        let file = it.open(name);
+        let file = it.mnt.open_lent(name);
         let mut mapped = Shared::map(&file, 5);
         drop(file);
-        it.all_closed();
+        it.mnt.all_closed();
         fs::set_permissions(it.mnt.path(name), Permissions::from_mode(mode)).expect("chmod");
         // The mapping keeps the inode when nobody has it open.
         drop_caches();
@@ -316,7 +294,7 @@ fn lent_files_and_mappings_that_outlive_them() {
             assert_eq!(Shared::map_to_read(&again, 5).read(0, 5), b"WORLD");
         }
         drop((reads, again));
-        it.all_closed();
+        it.mnt.all_closed();
         let writes = OpenOptions::new().write(true).open(it.mnt.path(name)).expect("open");
         writes.write_all_at(b"write", 0).expect("write");
         assert_eq!(
@@ -324,7 +302,7 @@ fn lent_files_and_mappings_that_outlive_them() {
             (&b"write"[..], b"write".to_vec())
         );
         drop(writes);
-        it.all_closed();
+        it.mnt.all_closed();
     }
 }
 
@@ -339,15 +317,15 @@ fn lent_files_leave_no_old_pages() {
     fs::write(it.host("file"), "at first").expect("write");
     assert_eq!(fs::read_to_string(&path).expect("read"), "at first");
     assert_eq!(it.state().opens, 0);
-    it.all_closed();
-    let mut mapped = Shared::map(&it.open("file"), 8);
+    it.mnt.all_closed();
+    let mut mapped = Shared::map(&it.mnt.open_lent("file"), 8);
     for round in 0..50 {
-        it.all_closed();
+        it.mnt.all_closed();
         let text = format!("text {round:3}");
-        it.open("file").write_all_at(text.as_bytes(), 0).expect("write");
-        it.all_closed();
+        it.mnt.open_lent("file").write_all_at(text.as_bytes(), 0).expect("write");
+        it.mnt.all_closed();
         assert_eq!(fs::read_to_string(&path).expect("read"), text);
-        it.all_closed();
+        it.mnt.all_closed();
         let text = format!("page {round:3}");
         mapped.write(0, text.as_bytes());
         assert_eq!(fs::read_to_string(&path).expect("read"), text);

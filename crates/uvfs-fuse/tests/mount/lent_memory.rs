@@ -4,10 +4,10 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use uvfs_drivers::tmpfs::{Tmpfs, parse};
-use uvfs_fuse::{Options, Passthrough};
+use uvfs_fuse::Options;
 
 use crate::Test;
 use crate::fixture::{Fixture, Needs, drop_caches, sh_as, within};
@@ -18,7 +18,7 @@ pub const TESTS: &[Test] = &[
     ("lent_memory_can_be_full", Needs::Root, lent_memory_can_be_full),
     ("lent_memory_loses_set_id_bits", Needs::Root, lent_memory_loses_set_id_bits),
     ("lent_memory_and_mappings_that_outlive_it", Needs::Root, lent_memory_and_mappings_that_outlive_it),
-    ("lent_memory_is_settled_after_the_last_close", Needs::Root, lent_memory_is_settled_after_the_last_close),
+    ("lent_memory_is_trusted_after_the_last_close", Needs::Root, lent_memory_is_trusted_after_the_last_close),
     ("lent_memory_outlives_its_names", Needs::Root, lent_memory_outlives_its_names),
     ("lent_memory_can_be_executed", Needs::Root, lent_memory_can_be_executed),
     ("lent_memory_has_no_pages", Needs::Root, lent_memory_has_no_pages),
@@ -40,21 +40,6 @@ fn mounted(test: &str, options: &str) -> Option<Fixture> {
     Some(it)
 }
 
-/// Opens a file to read and write; it must be lent.
-fn open(mnt: &Fixture, name: &str) -> File {
-    let before = mnt.mounted.passthrough();
-    let file = File::options().read(true).write(true).create(true).truncate(false).open(mnt.path(name));
-    let file = file.expect("open");
-    assert_eq!(mnt.mounted.passthrough(), Passthrough { opens: before.opens + 1, ..before });
-    file
-}
-
-/// Waits until the kernel has reported that all files are closed, which it does a moment later.
-fn all_closed(mnt: &Fixture) {
-    let opened = || mnt.mounted.passthrough().opens + mnt.mounted.passthrough().refused;
-    assert!(within(PATIENCE, || mnt.mounted.requests().release == opened()));
-}
-
 fn free(dir: &Path) -> u64 {
     rustix::fs::statvfs(dir).expect("statfs").f_bfree
 }
@@ -62,14 +47,9 @@ fn free(dir: &Path) -> u64 {
 fn lent_memory_has_its_size_at_once() {
     let Some(it) = mounted("lent_memory_has_its_size_at_once", "") else { return };
     let path = it.path("file");
-    let file = open(&it, "file");
+    let file = it.open_lent("file");
     fs::hard_link(&path, it.path("other")).expect("link");
-    let all = |size: u64| {
-        let listed = sh_as(0, &it, "ls -l file | awk '{print $5}'").expect("ls").parse();
-        let sizes = [fs::metadata(&path), fs::metadata(it.path("other")), file.metadata()];
-        assert!(sizes.iter().all(|meta| meta.as_ref().is_ok_and(|meta| meta.size() == size)), "{sizes:?}");
-        assert_eq!(listed, Ok(size));
-    };
+    let all = |size| it.all_have_size(&file, size);
     all(0);
     for round in 1..20 {
         file.write_all_at(b"0123456789", round * 10 - 10).expect("write");
@@ -88,7 +68,7 @@ fn lent_memory_has_its_size_at_once() {
 fn lent_memory_can_be_full() {
     let Some(it) = mounted("lent_memory_can_be_full", "size=1m,nr_inodes=100") else { return };
     let fill = |name: &str| {
-        let file = open(&it, name);
+        let file = it.open_lent(name);
         let mut len = 0;
         while file.write_all_at(&[7; 4096], len).is_ok() {
             len += 4096;
@@ -122,11 +102,11 @@ fn lent_memory_loses_set_id_bits() {
     // Bits that it gets while it is lent, and bits that it had before; it belongs to root or to the user.
     for owner in [0, USER] {
         for early in [false, true] {
-            let held = (!early).then(|| open(&it, "tool"));
+            let held = (!early).then(|| it.open_lent("tool"));
             File::options().create(true).append(true).open(&path).expect("make");
             std::os::unix::fs::chown(&path, Some(owner), Some(owner)).expect("chown");
             set(0o6777);
-            let root = open(&it, "tool");
+            let root = it.open_lent("tool");
             root.write_all_at(b"root", 0).expect("write");
             assert_eq!(mode(), 0o6777, "root may keep them");
             sh_as(USER, &it, "printf x | dd of=tool conv=notrunc status=none").expect("write");
@@ -148,11 +128,11 @@ fn lent_memory_loses_set_id_bits() {
 fn lent_memory_and_mappings_that_outlive_it() {
     let Some(it) = mounted("lent_memory_and_mappings_that_outlive_it", "") else { return };
     let path = it.path("file");
-    let file = open(&it, "file");
+    let file = it.open_lent("file");
     file.write_all_at(b"zeros", 0).expect("write");
     let mut mapped = Shared::map(&file, 5);
     drop(file);
-    all_closed(&it);
+    it.all_closed();
     drop_caches();
     let reads = File::open(&path).expect("open");
     assert_eq!(fs::read(&path).expect("read"), b"zeros");
@@ -162,7 +142,7 @@ fn lent_memory_and_mappings_that_outlive_it() {
     reads.read_exact_at(&mut text, 0).expect("read");
     assert_eq!(&text, b"HELLO");
     drop(reads);
-    all_closed(&it);
+    it.all_closed();
     OpenOptions::new().write(true).open(&path).expect("open").write_all_at(b"write", 0).expect("write");
     assert_eq!(mapped.read(0, 5), b"write");
     fs::remove_file(&path).expect("rm");
@@ -170,14 +150,16 @@ fn lent_memory_and_mappings_that_outlive_it() {
     assert_eq!(mapped.read(0, 5), b"after");
     drop(mapped);
     // Stores into holes take space, and stat shows it although the file is closed.
-    let file = open(&it, "holes");
+    let file = it.open_lent("holes");
     file.set_len(1 << 20).expect("truncate");
     let mut mapped = Shared::map(&file, 1 << 20);
     drop(file);
-    all_closed(&it);
+    it.all_closed();
     let before = fs::metadata(it.path("holes")).expect("stat");
     assert_eq!(before.blocks(), 0);
-    std::thread::sleep(Duration::from_millis(20));
+    // The kernel's times are those of its last tick. So the next ones are later.
+    let tick = Duration::from_millis(10);
+    assert!(within(PATIENCE, || SystemTime::now() > before.modified().expect("a time") + 2 * tick));
     for page in 0..10 {
         mapped.write(page << 12, b"x");
         let after = fs::metadata(it.path("holes")).expect("stat");
@@ -190,7 +172,7 @@ fn lent_memory_and_mappings_that_outlive_it() {
         within(PATIENCE, || is_kept(&it, "holes")),
         "nobody uses it, so the kernel may keep the attributes"
     );
-    let mut mapped = Shared::map(&open(&it, "holes"), 1 << 20);
+    let mut mapped = Shared::map(&it.open_lent("holes"), 1 << 20);
     mapped.write(11 << 12, b"x");
     assert_eq!(fs::metadata(it.path("holes")).expect("stat").blocks(), 88);
 }
@@ -203,9 +185,9 @@ fn is_kept(mnt: &Fixture, name: &str) -> bool {
     mnt.mounted.requests().getattr == before
 }
 
-fn lent_memory_is_settled_after_the_last_close() {
-    let Some(it) = mounted("lent_memory_is_settled_after_the_last_close", "") else { return };
-    let file = open(&it, "file");
+fn lent_memory_is_trusted_after_the_last_close() {
+    let Some(it) = mounted("lent_memory_is_trusted_after_the_last_close", "") else { return };
+    let file = it.open_lent("file");
     file.write_all_at(b"text", 0).expect("write");
     assert!(!is_kept(&it, "file"));
     drop(file);
@@ -215,23 +197,23 @@ fn lent_memory_is_settled_after_the_last_close() {
     let before = it.mounted.passthrough().opens;
     assert_eq!(fs::read(it.path("file")).expect("read"), b"text");
     assert_eq!(it.mounted.passthrough().opens, before);
-    all_closed(&it);
+    it.all_closed();
     // The pages that the kernel has kept are not read after another change.
     for round in 0..20 {
         let text = format!("text {round}");
         fs::write(it.path("file"), &text).expect("write");
-        all_closed(&it);
+        it.all_closed();
         assert_eq!(fs::read_to_string(it.path("file")).expect("read"), text);
-        all_closed(&it);
+        it.all_closed();
     }
 }
 
 fn lent_memory_outlives_its_names() {
     let Some(it) = mounted("lent_memory_outlives_its_names", "size=1m") else { return };
-    let removed = open(&it, "removed");
+    let removed = it.open_lent("removed");
     removed.write_all_at(b"removed", 0).expect("write");
     fs::remove_file(it.path("removed")).expect("rm");
-    let again = open(&it, "removed");
+    let again = it.open_lent("removed");
     again.write_all_at(b"another", 0).expect("write");
     removed.write_all_at(b"R", 0).expect("write");
     let mut text = [0; 7];
@@ -250,7 +232,7 @@ fn lent_memory_can_be_executed() {
     fs::copy("/bin/true", it.path("tool")).expect("copy");
     let runs = || std::process::Command::new(it.path("tool")).status().map(|status| status.success());
     assert!(within(PATIENCE, || matches!(runs(), Ok(true))), "{:?}", runs());
-    let writes = open(&it, "tool");
+    let writes = it.open_lent("tool");
     assert_eq!(runs().map_err(|error| error.raw_os_error()), Err(Some(libc::ETXTBSY)));
     drop(writes);
     assert!(within(PATIENCE, || matches!(runs(), Ok(true))), "{:?}", runs());
@@ -266,8 +248,8 @@ fn lent_memory_has_no_pages() {
     assert_eq!(fs::read(it.path("file")).expect("read"), b"From the library");
     file.set_len(0).expect("truncate");
     drop(file);
-    all_closed(&it);
+    it.all_closed();
     // Without pages it moves.
-    open(&it, "file").write_all_at(b"new", 0).expect("write");
+    it.open_lent("file").write_all_at(b"new", 0).expect("write");
     assert_eq!(fs::read(it.path("file")).expect("read"), b"new");
 }
