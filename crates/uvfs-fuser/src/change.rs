@@ -365,6 +365,17 @@ mod tests {
     }
 
     #[test]
+    fn a_new_file_with_the_number_of_a_removed_one_is_another_node() {
+        let nodes = table();
+        let open = |_: &OwnedNode<()>| found(5, "/dev/null").map(|(attr, data)| (attr, data, ()));
+        let old = nodes.create(ROOT, OsStr::new("x"), open).unwrap().0.node().clone();
+        nodes.remove(ROOT, OsStr::new("x"), |_| Ok(())).unwrap();
+        let new = nodes.create(ROOT, OsStr::new("y"), open).unwrap().0.node().clone();
+        assert!(new != old);
+        assert_eq!(nodes.path(&new).unwrap().to_str(), Some("y"));
+    }
+
+    #[test]
     fn without_numbers_a_made_file_is_new_and_one_that_is_opened_again_is_not() {
         let nodes = Nodes::new(NodesOptions::default(), |_| found(0, "/")).unwrap();
         let name = OsStr::new("x");

@@ -296,6 +296,7 @@ mod tests {
 
     use super::*;
     use crate::attr::host_attr;
+    use crate::lookup::LookedUp;
     use crate::nodes::NodesOptions;
 
     /// A directory of the names "0" to "9", of which some are removed, and a reading may fail at some.
@@ -404,6 +405,19 @@ mod tests {
         names.there.lock().retain(|n| ![0, 3, 4].contains(n));
         assert_eq!(reply(&reader, second, 1).unwrap().0, [2]);
         assert_eq!(rest(&reader, seventh), [7, 8, 9]);
+    }
+
+    #[test]
+    fn a_reading_that_passes_over_names_does_not_complete_the_directory() {
+        let (names, reader) = reader();
+        *names.fails.lock() = Some(4);
+        let (_, end) = reply(&reader, 2, 6).unwrap();
+        *names.fails.lock() = None;
+        // The table no longer has a name that the second reading passes over.
+        reader.dir.invalidate(b"1");
+        rest(&reader, end);
+        let known = reader.nodes.start_lookup(INodeNo::ROOT, OsStr::new("1")).unwrap();
+        assert!(matches!(known, LookedUp::Ask(_)), "{known:?}");
     }
 
     #[test]
