@@ -69,7 +69,7 @@ impl Cache {
 
     /// [`Cache::new`] as a part of something else.
     pub(crate) fn build(config: Config) -> Result<Self, CacheError> {
-        let inodes = Inodes::new(config.max_inodes).map_err(no_memory)?;
+        let inodes = Inodes::new(config.max_inodes, config.id_bits).map_err(no_memory)?;
         let dentries = Dentries::new(config.max_inodes, config.max_negative).map_err(no_memory)?;
         let cache = Self {
             number: CacheNumber::next(),

@@ -57,11 +57,15 @@ pub struct Config {
     pub huge_pages: bool,
     /// Bytes that may be committed; 0: no limit. See `Cache::set_memory_limit`.
     pub memory_limit: u64,
+    /// Bits of an inode's id, 40 to 64, for front ends that keep something in the upper bits of a number. 32 are the
+    /// slot's, the others count how often it was used. A slot that has used them up is lost: with 56 bits after 16
+    /// million inodes.
+    pub id_bits: u8,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { max_inodes: 1 << 27, max_negative: 0, huge_pages: false, memory_limit: 0 }
+        Self { max_inodes: 1 << 27, max_negative: 0, huge_pages: false, memory_limit: 0, id_bits: 64 }
     }
 }
 

@@ -36,12 +36,14 @@ pub(crate) struct Inodes {
     pub(super) numbers: BlHash,
     /// Slots that both halves have.
     slots: u32,
+    /// The highest generation that an id has room for.
+    last_generation: u32,
     dirs: SegVec<DirState>,
 }
 
 impl Inodes {
-    /// Reserve address space for `capacity` inodes, or fewer if the system does not grant it.
-    pub(crate) fn new(capacity: u32) -> io::Result<Self> {
+    /// Reserve address space for `capacity` inodes, or fewer if the system does not grant it. Ids have `id_bits` bits.
+    pub(crate) fn new(capacity: u32, id_bits: u8) -> io::Result<Self> {
         let published = Arena::reserve(capacity)?;
         let private = Arena::reserve(published.capacity())?;
         let slots = published.capacity().min(private.capacity());
@@ -51,6 +53,7 @@ impl Inodes {
             targets: Targets::new(slots)?,
             numbers: BlHash::new(slots)?,
             slots,
+            last_generation: u32::MAX >> (64 - id_bits.clamp(40, 64)),
             dirs: SegVec::new(),
             published,
             private,
@@ -126,11 +129,11 @@ impl Inodes {
                 self.private.populate(index, index + CHUNK);
             }
             let floor = self.pool.floor(index);
-            if next_generation(generation, floor).is_some() {
+            if next_generation(generation, floor).is_some_and(|next| next <= self.last_generation) {
                 above_floor(&self.get(index).seq, || floor);
                 return Some(index);
             }
-            // Its next generation would wrap, so the slot is never used again (rule 1).
+            // Its next generation would wrap, or has no room in an id: the slot is never used again (rule 1).
             slab.retire();
         }
     }

@@ -1,6 +1,6 @@
 //! Inodes by number, and all inodes of a superblock.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -26,7 +26,11 @@ fn fresh(ino: u64) -> Fresh {
 
 impl World {
     fn new(resident: bool) -> Self {
-        let cache = Cache::new(Config { max_inodes: 1 << 14, ..Config::default() }).unwrap();
+        Self::with(Config { max_inodes: 1 << 14, ..Config::default() }, resident)
+    }
+
+    fn with(config: Config, resident: bool) -> Self {
+        let cache = Cache::new(config).unwrap();
         let ended = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&ended);
         let on_evict = Box::new(move |_: &Attr, _| {
@@ -62,6 +66,17 @@ fn an_inode_is_found_by_its_number_while_somebody_holds_it() {
     drop((one, again));
     assert!(w.cache.ilookup(w.sb, 7, S_IFREG).is_none() && w.peek(7).is_none());
     assert_eq!(w.ended.load(Ordering::Relaxed), 1);
+}
+
+/// Rule 1, with so few bits that slots are used up: their ids do not come again. Planted bug: rule1-an-id-outgrows-its-bits.
+#[test]
+fn rule1_an_id_of_few_bits_is_never_given_twice() {
+    let w = World::with(Config { max_inodes: 1 << 14, id_bits: 40, ..Config::default() }, false);
+    let mut given = HashSet::new();
+    for ino in 2..50_002 {
+        let id = w.iget(ino).id().as_u64();
+        assert!(id < 1 << 40 && given.insert(id), "{id:#x}");
+    }
 }
 
 #[test]
