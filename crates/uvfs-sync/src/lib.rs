@@ -14,7 +14,7 @@
 //! | [`small_map`] | numbers to numbers, read without a store, replaced as a whole |
 //! | [`seqcount`] | the sequence of a published half |
 //! | [`bitlock`] | a lock in one bit of a word; waiters are parked |
-//! | [`alone`] | the only held key of a lock table's shard, in one word |
+//! | [`sole_key`] | the only held key of a lock table's shard, in one word |
 //! | [`lockref`] | count, lock bits and generation in one word |
 //! | [`percpu_ref`] | references to an object that many threads use at once, counted per thread |
 //! | [`percpu_rwsem`] | a reader-writer lock whose readers share no line |
@@ -26,12 +26,11 @@
 //! | [`blhash`] | the bit-locked hash: one cache line a bucket, grows while it is read |
 //! | [`pages`] | 4 KiB pages of file data as type-stable memory |
 //! | [`blocks`] | blocks of a device, read in place while pinned |
-//! | [`side`] | values of any type beside a cache's objects, each dropped once |
+//! | [`side_data`] | values of any type beside a cache's objects, each dropped once |
 //!
 //! Not for use in a forked child or in a signal handler.
 
 pub mod active;
-pub mod alone;
 pub mod arena;
 pub mod barrier;
 pub mod bitlock;
@@ -48,8 +47,9 @@ pub mod percpu_rwsem;
 pub mod primitives;
 pub mod segvec;
 pub mod seqcount;
-pub mod side;
+pub mod side_data;
 pub mod slab;
 pub mod small_map;
+pub mod sole_key;
 mod sys;
 pub mod tallies;

@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
-use uvfs_sync::side::Vacant;
+use uvfs_sync::side_data::Vacant;
 
 use super::node::{NodeKnown, OwnedNode};
 use super::ticket::{NodeAnswer, Ticket};

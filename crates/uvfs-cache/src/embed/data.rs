@@ -20,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use uvfs_sync::side::{SideData, Vacant};
+use uvfs_sync::side_data::{SideData, Vacant};
 
 use super::node::{NodeRef, OwnedNode};
 use crate::cache::Cache;

@@ -29,10 +29,10 @@ use std::task::{Context, Poll, Waker};
 
 use crossbeam_utils::CachePadded;
 use rustix::io::Errno;
-use uvfs_sync::alone::{self, Alone};
 use uvfs_sync::blhash::HashKey;
 use uvfs_sync::order::{Class, Held};
 use uvfs_sync::primitives::{Condvar, Mutex};
+use uvfs_sync::sole_key::{self, Alone};
 
 use crate::names::dentry::NameWords;
 
@@ -201,7 +201,7 @@ impl NameLocks {
 
     pub(crate) fn key(&self, dir: u32, name: &NameWords<'_>) -> u64 {
         let key = name.hash(self.key) ^ u64::from(dir).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        key.max(alone::LEAST)
+        key.max(sole_key::LEAST)
     }
 
     #[inline]

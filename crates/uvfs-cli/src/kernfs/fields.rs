@@ -8,7 +8,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::place::{SpecError, Text};
+use super::spec_errors::{SpecError, Text};
 
 /// Mode bits that a node may have.
 const MODE_MAX: u32 = 0o1777;

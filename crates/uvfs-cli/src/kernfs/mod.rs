@@ -1,6 +1,6 @@
 //! `kernfs:SPEC`: a tree that a file declares.
 //!
-//! `spec` defines the contents of a SPEC (`fields` takes them out of the TOML, `place` gives the place of an error).
+//! `spec` defines the contents of a SPEC (`fields` takes them out of the TOML, `spec_errors` gives the place of an error).
 //! `attributes` and `command` implement its files. This module makes a tree of the SPEC, and updates it when the file
 //! has changed.
 //!
@@ -12,8 +12,8 @@
 mod attributes;
 pub mod command;
 mod fields;
-mod place;
 mod spec;
+mod spec_errors;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -24,7 +24,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::fields::{Fields, Permissions};
-use super::place::{SpecError, Text};
+use super::spec_errors::{SpecError, Text};
 
 /// Largest SPEC that is read, in bytes.
 const SPEC_MAX: u64 = 64 << 20;

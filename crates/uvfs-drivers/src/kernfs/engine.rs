@@ -18,7 +18,7 @@ use uvfs::types::{Attr, Errno, NAME_MAX, Result, SetAttr, SetTime, Time};
 use uvfs_sync::segvec::SegVec;
 
 use super::caches::ViewCaches;
-use super::inner::{Body, Inner};
+use super::lock_free::{Body, Inner};
 use super::locks::TreeLock;
 use super::node::{Node, NodeTree, Target};
 use super::options::{Meta, Options, Tag};

@@ -24,7 +24,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `options`, `attribute`, `node` | the program's interface |
-//! | `tree`, `locks`, `inner`, `waiters` | nodes; the tree lock; the part of a node without a lock |
+//! | `tree`, `locks`, `lock_free`, `waiters` | nodes; the tree lock; the part of a node without a lock |
 //! | `engine`, `remove`, `links` | changes |
 //! | `caches`, `update_caches` | the caches of a view; updating them |
 //! | `view`, `open`, `read`, `poll` | the driver |
@@ -35,8 +35,8 @@
 mod attribute;
 mod caches;
 mod engine;
-mod inner;
 mod links;
+mod lock_free;
 mod locks;
 mod node;
 mod open;

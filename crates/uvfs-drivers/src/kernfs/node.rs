@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use uvfs::types::{Attr, Errno, Result, SetAttr};
 
 use super::attribute::Attribute;
-use super::inner::{Body, Inner};
+use super::lock_free::{Body, Inner};
 use super::options::{Meta, Tag};
 
 /// The tree that a handle belongs to. An attribute's [`Call`](super::Call) gives handles, and the engine holds

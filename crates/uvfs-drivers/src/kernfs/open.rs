@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use uvfs_sync::lane;
 
-use super::inner::Inner;
+use super::lock_free::Inner;
 
 /// A power of two.
 const SHARDS: u64 = 64;

@@ -13,7 +13,7 @@ use uvfs::types::{Errno, Op, Result};
 
 use super::attribute::{Attribute, Call, Called, Kind, STORE_MAX};
 use super::engine::Engine;
-use super::inner::{Body, Inner};
+use super::lock_free::{Body, Inner};
 use super::node::Node;
 use super::open::{Open, State};
 

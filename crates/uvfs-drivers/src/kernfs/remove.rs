@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use uvfs::types::mode;
 
 use super::engine::{Engine, now};
-use super::inner::Inner;
+use super::lock_free::Inner;
 use super::tree::Nodes;
 
 /// Takes a subtree out of the tree.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use uvfs::types::{Attr, Errno, Result, Time, mode};
 
-use super::inner::{Body, Inner};
+use super::lock_free::{Body, Inner};
 use super::options::{Meta, Tag};
 
 /// The size that `stat` reports for a text, as sysfs does: readers expect no more.

@@ -21,7 +21,7 @@ use uvfs_cache::Cache;
 
 use super::caches::ViewCaches;
 use super::engine::Engine;
-use super::inner::Body;
+use super::lock_free::Body;
 use super::node::NodeTree;
 use super::options::Tag;
 use super::poll;

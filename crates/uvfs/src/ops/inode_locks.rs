@@ -10,8 +10,8 @@
 
 use parking_lot::{Condvar, Mutex};
 use uvfs_cache::InodeId;
-use uvfs_sync::alone::{self, Alone};
 use uvfs_sync::order::{Class, Held};
+use uvfs_sync::sole_key::{self, Alone};
 
 /// Power of two.
 const SHARDS: usize = 64;
@@ -65,7 +65,7 @@ impl InodeLocks {
     /// Waits for the inode lock.
     pub(crate) fn take(&self, id: InodeId) -> InodeGuard<'_> {
         let order = Held::new(Class::InodeLock);
-        let id = id.as_u64().saturating_add(alone::LEAST);
+        let id = id.as_u64().saturating_add(sole_key::LEAST);
         let hash = id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let shard = &self.shards[hash as usize % SHARDS];
         if !shard.alone.take(id) {
