@@ -115,7 +115,7 @@ fn list(dir: &Path, kept: &HashSet<String>) {
     assert!(
         names
             .iter()
-            .all(|n| n.strip_prefix("entry-").is_some_and(|i| i.parse::<usize>().is_ok_and(|i| i < ENTRIES)))
+            .all(|n| n.strip_prefix("entry-").is_some_and(|i| i.parse::<usize>().is_ok_and(|i| i < entries)))
     );
     assert!(kept.iter().all(|name| seen.contains(name)), "a name that stays is missing");
 }
