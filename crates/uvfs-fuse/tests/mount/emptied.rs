@@ -81,7 +81,7 @@ fn empty(dir: &Path, entries: usize) {
         let lister = s.spawn(|| {
             let mut lists = 0;
             while !done.load(Ordering::Relaxed) && lists < LISTS {
-                list(dir, &kept);
+                list(dir, &kept, entries);
                 lists += 1;
             }
             lists
@@ -108,7 +108,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 /// One listing: it ends, it invents and repeats no name, and it contains the names that stay.
-fn list(dir: &Path, kept: &HashSet<String>) {
+fn list(dir: &Path, kept: &HashSet<String>, entries: usize) {
     let names = names(dir);
     let seen: HashSet<_> = names.iter().collect();
     assert_eq!(seen.len(), names.len(), "a name was listed twice");
