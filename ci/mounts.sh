@@ -4,11 +4,13 @@
 # purpose (if $fs is mirror: a mirror of a kernel tmpfs) over the transport $transport, and B is a kernel tmpfs. $work
 # is a scratch directory of the host. Everything mounted or made is removed on exit, however the script ends.
 # pass, fail and skip print one line each and count; summary prints the closing line and sets the exit status.
-# After build, $tools is the directory of the programs, and $tests the program of the suites.
+# build and $tools are those of ci/programs.sh; $tests is the program of the suites, and $target cargo's directory.
 # shellcheck shell=bash
 
 passed=0 failed=0 skipped=0
 mounts=()
+# shellcheck source=ci/programs.sh
+. ci/programs.sh
 fs=${fs:-tmpfs} transport=${transport:-auto}
 work=$(mktemp -d "${TMPDIR:-/tmp}/uvfs-ci-XXXXXX")
 chmod 755 "$work" # other users' operations are tested too
@@ -43,13 +45,6 @@ give_up() {
     skip "$*"
     summary
     exit 0
-}
-
-# Builds what is needed; the mount under test is built from the same sources.
-build() {
-    cargo build --quiet --release -p uvfs-cli -p uvfs-tests || return
-    target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
-    tools=$target/release tests=$target/release/uvfs-tests
 }
 
 mount_pair() {

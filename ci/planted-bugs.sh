@@ -6,7 +6,7 @@
 # caught the bug; a tree that does not build has caught nothing, and neither has a replacement that
 # fits nowhere (the source has moved on: adapt it). A test has to pass on the tree as it is, which is
 # tried first, once each; one that then takes ten times as long (30 s at least) hangs. A filter may be
-# given, a part of a name or the package: ci/planted-bugs.sh rule5
+# given, a regular expression for a name and its package: ci/planted-bugs.sh rule5
 #
 # Takes an hour or more for the whole list. PLANTED_JOBS bugs are tried at a time, each in a copy of its
 # own; the tree may be changed meanwhile.
@@ -32,7 +32,7 @@ done
 # The list, by columns.
 names=() kinds=() packages=() tests=() files=() olds=() news=()
 bug() {
-    [[ "$1 $3" == *"$FILTER"* ]] || return 0
+    [[ "$1 $3" =~ $FILTER ]] || return 0
     names+=("$1") kinds+=("$2") packages+=("$3") tests+=("$4") files+=("$5") olds+=("$6") news+=("$7")
 }
 # shellcheck disable=SC1091  # the list is read where it stands

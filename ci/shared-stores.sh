@@ -3,11 +3,12 @@
 #
 # The release program (.ci/run leaves out the optimisation at link time, which takes minutes)
 # runs its hits with all memory read-only except its own stack, and counts the pages stored to:
-# this does not rely on the source. The same program built with --cfg count_stores also counts the
+# this does not rely on the source. The same program in a debug build also counts the
 # stores and read-modify-writes of our own atomics. Neither may see any in a hit, and both must see
 # the controls, which do store (the second method only sees the stores that it can count). No hit
 # stores to a per-thread counter (why walks gave up).
 #
+# ci/test.sh runs the debug build only, among the tests; with --full also this script.
 # Ends with a line "N passed, N failed".
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -19,8 +20,7 @@ case $(uname -sm) in
 esac
 # The same packages as in ci/mounts.sh, so that nothing is compiled again with other features.
 cargo build --quiet --release -p uvfs-cli -p uvfs-tests
-# Built like the tests, whose dependencies are there already; the next ordinary build replaces the program.
-RUSTC_WORKSPACE_WRAPPER=$PWD/ci/rustc-count-stores.sh cargo test --quiet --workspace --test shared_stores --no-run
+cargo test --quiet --workspace --lib --bin uvfs --test "*" --no-run
 
 status=0
 printf '\nas it is shipped\n'

@@ -4,7 +4,9 @@
 #   ci/test.sh [--quick | --full]
 #
 # --quick   the libraries' own tests and the project's rules: minutes, and no mount
-# --full    also the long forms of the suites, and ci/planted-bugs.sh: hours
+# --full    also the release programs, the long forms of tests, models and suites, and ci/planted-bugs.sh: hours
+#
+# Without --full the suites run what the tests are built as, with debug assertions: nothing is compiled for release.
 #
 # Each step prints a heading, its output, its counts and its time. A failing step does not stop the
 # others. A step that cannot run here (no /dev/fuse, no nightly toolchain, a missing program)
@@ -20,18 +22,23 @@ export CARGO_PROFILE_RELEASE_CODEGEN_UNITS="${CARGO_PROFILE_RELEASE_CODEGEN_UNIT
 export CARGO_PROFILE_DEV_DEBUG="${CARGO_PROFILE_DEV_DEBUG:-line-tables-only}"
 export CARGO_PROFILE_TEST_DEBUG="${CARGO_PROFILE_TEST_DEBUG:-line-tables-only}"
 
-size=usual suites=(--quick) ends=()
+size=usual short=(--quick) ends=()
+# See ci/programs.sh.
+export UVFS_BUILD=debug
 case ${1:-} in
 '')
-    echo "Every test, built from nothing: about 30 minutes with two processors. --quick takes 4, --full hours."
+    echo "Every test in its usual form, built from nothing: about 15 minutes with two processors, and up to 5 more the" \
+        "first time, for programs that ci/setup.sh installs. --quick takes 4, --full hours."
     ;;
 --quick)
     size=quick
     echo "The libraries' own tests: about 4 minutes with two processors, if nothing is built yet."
     ;;
 --full)
-    size=full suites=() ends=(--full)
-    echo "Every test, the long suites, and each planted bug: several hours."
+    size=full short=() ends=(--full)
+    # UVFS_FULL: tests with a short form run their long one.
+    export UVFS_BUILD=release UVFS_FULL=1
+    echo "Every test in its long form, the release programs, and each planted bug: several hours."
     ;;
 *)
     echo "usage: ci/test.sh [--quick | --full]" >&2
@@ -131,14 +138,17 @@ finish() {
 if [ $size = quick ]; then
     step "format" 60 cargo fmt --all --check
     libraries=(-p uvfs-tidy -p uvfs-sync -p uvfs-cache -p uvfs)
-    step "build" 0 cargo test --quiet "${libraries[@]}" --lib --tests --no-run
+    early "Miri" 4500 "${miri[@]}"
+step "build" 0 cargo test --quiet "${libraries[@]}" --lib --tests --no-run
     step "tests" 300 cargo test --quiet "${libraries[@]}" --lib --tests --no-fail-fast
     finish
 fi
 
 ci/setup.sh
 
-loom=(ci/loom.sh) tsan=(ci/tsan.sh)
+# Nothing is built twice.
+export CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"
+loom=(ci/loom.sh "${short[@]}") tsan=(ci/tsan.sh) miri=(ci/miri.sh)
 early "loom" 4500 "${loom[@]}"
 step "format" 60 cargo fmt --all --check
 step "clippy" 600 cargo clippy --quiet --workspace --all-targets -- -D warnings
@@ -146,20 +156,21 @@ step "documentation" 600 env RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra
 early "ThreadSanitizer" 4500 "${tsan[@]}"
 step "build" 0 cargo test --quiet --workspace --lib --bin uvfs --test "*" --no-run
 # Tests that cannot mount say so; --show-output shows that, so that it can be counted.
-# Of the programs only `uvfs` has tests of its own. The two tests left out run below in release form: "shared stores", and
-# a storm on a mirror in "suites".
-step "tests" 1200 cargo test --quiet --workspace --lib --bin uvfs --test "*" --no-fail-fast -- --show-output \
-    --skip hits_store_nothing_shared --skip a_mirror_shows_changes_that_others_make
+# Of the programs only `uvfs` has tests of its own. The test left out is the storm on a mirror in "suites".
+step "tests" $([ $size = full ] && echo 0 || echo 1200) cargo test --quiet --workspace --lib --bin uvfs --test "*" --no-fail-fast -- \
+    --show-output --skip a_mirror_shows_changes_that_others_make
 step "documentation tests" 300 cargo test --quiet --workspace --no-fail-fast --doc
-# The same packages as in ci/mounts.sh, so that nothing is compiled again with other features.
-step "release build" 0 cargo build --quiet --release -p uvfs-cli -p uvfs-tests
-step "shared stores" 300 ci/shared-stores.sh
-step "suites" $([ $size = full ] && echo 0 || echo 900) ci/suites.sh "${suites[@]}"
+if [ $size = full ]; then
+    # The same packages as in ci/programs.sh, so that nothing is compiled again with other features.
+    step "release build" 0 cargo build --quiet --release -p uvfs-cli -p uvfs-tests
+    step "shared stores" 300 ci/shared-stores.sh
+fi
+step "suites" $([ $size = full ] && echo 0 || echo 900) ci/suites.sh "${short[@]}"
 step "real programs" 900 ci/real-programs.sh
 step "transports" $([ $size = full ] && echo 0 || echo 300) ci/transports.sh "${ends[@]}"
 step "loom" 600 "${loom[@]}"
 step "ThreadSanitizer" 600 "${tsan[@]}"
-step "Miri" 600 ci/miri.sh
+step "Miri" 600 "${miri[@]}"
 step "release scripts" 60 bash -c 'for script in ci/*.sh contrib/install.sh; do bash -n "$script" || exit; done'
 step "packages" 120 cargo publish --dry-run --quiet --workspace --no-verify --allow-dirty
 if cargo deny --version >/dev/null 2>&1; then

@@ -8,6 +8,8 @@
 # Prints "N passed, N failed, N skipped" at the end.
 set -uo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source=ci/programs.sh
+. ci/programs.sh
 switch=/sys/module/fuse/parameters/enable_uring
 passed=0 failed=0 skipped=0
 limits=(--rounds 5)
@@ -38,13 +40,15 @@ fi
 [ "$was" != Y ] || other=dev
 
 if [ -n "$other" ]; then
-    # The whole workspace is named so that nothing is compiled again with other features.
-    UVFS_TRANSPORT=$other cargo test --quiet --workspace --test mount -- --show-output || failed=$((failed + 1))
+    # Only the mounts of uvfs-fuse have a transport. The whole workspace is named so that nothing is compiled again with
+    # other features.
+    program=$(cargo test --quiet --workspace --test mount --no-run --message-format=json |
+        sed -n '/uvfs-fuse\/tests\/mount/s/.*"executable":"\([^"]*\)".*/\1/p')
+    (cd crates/uvfs-fuse && UVFS_TRANSPORT=$other "$program" --show-output) || failed=$((failed + 1))
 fi
-cargo build --quiet --release -p uvfs-cli -p uvfs-tests || exit 1
-tools=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release
+build || exit 1
 for transport in "${transports[@]}"; do
-    said=$(timeout --kill-after=10 7200 "$tools/uvfs-tests" ends --transport "$transport" "${limits[@]}" 2>&1)
+    said=$(timeout --kill-after=10 7200 "$tests" ends --transport "$transport" "${limits[@]}" 2>&1)
     status=$?
     printf '%s\n' "$said" | grep -v '^PASS\|^skipped:\|^[0-9]* passed, '
     case $status:$said in

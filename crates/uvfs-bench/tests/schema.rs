@@ -174,7 +174,17 @@ fn every_workload_reports_what_is_documented() {
         }
         let report = report(
             workload,
-            &options(workload, &[["--depth", "2"], ["--files", "50"], ["--dirs", "3"], ["--trees", "2"]]),
+            &options(
+                workload,
+                &[
+                    ["--depth", "2"],
+                    ["--files", "50"],
+                    ["--dirs", "3"],
+                    ["--trees", "2"],
+                    ["--mods", "1,16"],
+                    ["--blocks", "4096"],
+                ],
+            ),
         );
         assert_eq!(report["workload"], workload);
         check(&report);

@@ -38,6 +38,12 @@ pub(crate) fn model(f: impl Fn() + Send + Sync + 'static) {
     bounded_model(2, f);
 }
 
+/// A model that runs for many seconds with two preemptions. `ci/loom.sh --quick` gives it one: its planted bugs are
+/// still found.
+pub(crate) fn slow_model(f: impl Fn() + Send + Sync + 'static) {
+    bounded_model(if std::env::var_os("LOOM_QUICK").is_some() { 1 } else { 2 }, f);
+}
+
 /// A model of whole operations, which have too many orders for two preemptions.
 pub(crate) fn bounded_model(preemptions: usize, f: impl Fn() + Send + Sync + 'static) {
     let mut b = loom::model::Builder::new();
@@ -199,7 +205,7 @@ fn miss<'c>(lookup: Lookup<'c>) -> NameGuard<'c> {
 /// rule1-attr-ignores-generation.
 #[test]
 fn loom_rule1_an_id_never_reads_another_generation() {
-    model(|| {
+    slow_model(|| {
         let w = World::new(true);
         let id = w.create(b"a", 5, false);
         let read = w.during(
@@ -293,7 +299,7 @@ fn loom_rule3_a_recycled_tail_is_not_matched() {
 /// rule3-inode-without-fence.
 #[test]
 fn loom_rule3_a_recycled_inode_lends_no_deadline() {
-    model(|| {
+    slow_model(|| {
         let w = World::new(false);
         let root = w.root();
         let short = Fresh { ttl: Ttl::For(Duration::from_millis(1)), ..fresh(5, false) };
@@ -368,7 +374,7 @@ fn loom_rule7_attributes_are_of_one_moment() {
 /// bugs: rule7-dentry-not-checked, rule3-seq-write-without-fence (and its like).
 #[test]
 fn loom_rule7_a_name_leads_to_its_own_inode() {
-    model(|| {
+    slow_model(|| {
         let w = World::new(true);
         w.create(b"a", 5, false);
         w.create(b"b", 6, false);
@@ -586,7 +592,7 @@ fn loom_rule9_a_reader_of_complete_sees_the_entries() {
 /// while the entry becomes one of that directory. Planted bug: rule9-negative-ignores-generation.
 #[test]
 fn loom_rule9_a_negative_entry_dies_with_its_directory() {
-    model(|| {
+    slow_model(|| {
         let w = World::new(false);
         let root = w.root();
         let find = |name: &[u8], ino| miss(w.cache.lookup(&root, name)).found(&fresh(ino, true)).unwrap();
@@ -799,7 +805,7 @@ fn loom_rule17_what_is_held_is_not_evicted() {
 /// Planted bugs: rule8-prefix-without-check, rule8-prefix-ignores-the-text.
 #[test]
 fn loom_rule8_a_directory_part_that_is_rewritten_is_not_misread() {
-    model(|| {
+    slow_model(|| {
         let w = World::new(true);
         let ids = [w.create(b"d", 5, true), w.create(b"e", 6, true)];
         let [d, e] = ids.map(|id| w.cache.pos(id).unwrap());

@@ -1,10 +1,10 @@
-//! Atomics that count this thread's stores (`RUSTFLAGS="--cfg count_stores"`).
+//! Atomics that count this thread's stores, in debug builds.
 //!
 //! Transparent wrappers of std's atomics, with the same layout and names, which
 //! [`primitives`](crate::primitives) puts in their place. A store and a read-modify-write add one to a
 //! counter of the calling thread, even if it fails: the processor takes the line for it. Loads and fences
 //! cost what they cost. `ci/shared-stores.sh` uses it to prove that a hit stores nothing that another
-//! thread reads or writes. Not for use in production.
+//! thread reads or writes. A release build has std's instead.
 
 use std::cell::Cell;
 use std::sync::atomic::{self, Ordering};
@@ -113,6 +113,11 @@ macro_rules! counted_numbers {
             pub fn fetch_add(&self, value: $t, order: Ordering) -> $t {
                 note();
                 self.0.fetch_add(value, order)
+            }
+            #[inline]
+            pub fn fetch_xor(&self, value: $t, order: Ordering) -> $t {
+                note();
+                self.0.fetch_xor(value, order)
             }
             #[inline]
             pub fn fetch_sub(&self, value: $t, order: Ordering) -> $t {

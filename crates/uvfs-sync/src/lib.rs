@@ -7,7 +7,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`primitives`] | atomics, mutex, parking lot; loom's under `--cfg loom`, counted under `count_stores` |
+//! | [`primitives`] | atomics, mutex, parking lot; loom's under `--cfg loom`, counted in debug builds |
 //! | [`arena`] | reserved address space holding slots that are valid when all-zero |
 //! | [`slab`] | which slots of an arena are free: chunks owned by one user, per-thread magazines |
 //! | [`segvec`] | a growing array of ordinary objects whose addresses never change |
@@ -36,7 +36,7 @@ pub mod barrier;
 pub mod bitlock;
 pub mod blhash;
 pub mod blocks;
-#[cfg(count_stores)]
+#[cfg(all(debug_assertions, not(loom)))]
 mod counted_atomics;
 pub mod lane;
 pub mod lockref;

@@ -2,16 +2,16 @@
 //!
 //! Every other module takes its atomics, fences, mutexes and parking from here, so that the same code runs
 //! under the model checker (`RUSTFLAGS="--cfg loom"`). loom has no `madvise`, `membarrier` or thread
-//! identity; their replacements are here or in `sys.rs`. With `--cfg count_stores` each thread counts its
-//! stores (`shared_stores`). A counter that one thread at a time stores to, and that others only read as a
+//! identity; their replacements are here or in `sys.rs`. In a debug build each thread counts its
+//! stores ([`shared_stores`]). A counter that one thread at a time stores to, and that others only read as a
 //! figure, is a [`Tally`], which is not counted.
 
-#[cfg(not(any(loom, count_stores)))]
+#[cfg(not(any(loom, debug_assertions)))]
 pub use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 #[cfg(not(loom))]
 pub use std::sync::atomic::{Ordering, fence};
 
-#[cfg(all(count_stores, not(loom)))]
+#[cfg(all(debug_assertions, not(loom)))]
 pub use crate::counted_atomics::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 
 #[cfg(loom)]
@@ -46,16 +46,19 @@ pub fn shard() -> usize {
 }
 
 /// How often this thread has stored to memory that other threads may read or write: stores and
-/// read-modify-writes of the atomics here, counters and mutexes.
-#[cfg(count_stores)]
-pub fn shared_stores() -> u64 {
-    crate::counted_atomics::of_this_thread()
+/// read-modify-writes of the atomics here, counters and mutexes. `None` in a build without debug assertions,
+/// which does not count them.
+pub fn shared_stores() -> Option<u64> {
+    #[cfg(all(debug_assertions, not(loom)))]
+    return Some(crate::counted_atomics::of_this_thread());
+    #[cfg(not(all(debug_assertions, not(loom))))]
+    None
 }
 
 /// Called at a store that no wrapper sees.
 #[inline]
 fn note_store() {
-    #[cfg(count_stores)]
+    #[cfg(all(debug_assertions, not(loom)))]
     crate::counted_atomics::note();
 }
 

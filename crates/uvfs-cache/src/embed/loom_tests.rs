@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering as Std};
 
 use super::*;
 use crate::inodes::attr::mode::{S_IFDIR, S_IFREG};
-use crate::loom_tests::{bounded_model, model, roomy};
+use crate::loom_tests::{bounded_model, model, roomy, slow_model};
 use crate::names::dentry::NameWords;
 use crate::types::Ttl;
 
@@ -156,7 +156,7 @@ fn loom_rule13_a_cancelled_ticket_wakes_its_waiters() {
 /// rule12-a-path-is-not-checked-at-its-end.
 #[test]
 fn loom_rule12_a_path_is_of_one_moment() {
-    model(|| {
+    slow_model(|| {
         let w = World::new();
         let root = w.sb.root();
         let dir = w.found(&root, b"d", 2, S_IFDIR);

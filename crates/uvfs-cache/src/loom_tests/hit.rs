@@ -38,7 +38,7 @@ impl World {
 /// rule7-look-index-read-again-for-the-id.
 #[test]
 fn loom_rule7_a_look_sees_the_names_own_inode() {
-    model(|| {
+    slow_model(|| {
         let w = World::new(true);
         let id = w.create(b"a", 5, false);
         let at = w.at();

@@ -60,7 +60,7 @@ fn loom_rule16_a_number_leads_to_its_own_inode() {
 /// rule3-seq-write-without-fence (and its like).
 #[test]
 fn loom_rule7_attributes_under_a_number_are_its_own() {
-    model(|| {
+    slow_model(|| {
         let w = World::new(false);
         let id = w.numbered(5);
         w.during(

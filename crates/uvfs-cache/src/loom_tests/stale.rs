@@ -97,7 +97,7 @@ fn loom_rule14_a_getattr_of_the_last_epoch_is_not_believed() {
 /// bug: rule14-late-attributes-of-the-last-epoch.
 #[test]
 fn loom_rule14_a_late_answer_does_not_spoil_another_name() {
-    model(|| {
+    slow_model(|| {
         let w = watched();
         let (root, behind) = (w.root(), Behind::new());
         drop(miss(w.cache.lookup(&root, b"b")).found(&fresh(5, false)).unwrap());

@@ -201,7 +201,9 @@ mod tests {
             let all: Vec<u32> = (0..count).map(|n| 100_000 + n).collect();
             let list: String = all.iter().map(|gid| format!("{gid} ")).collect();
             let text = status([4; 4], &list);
-            for step in [1, 100, 1 << 20] {
+            // Each step looks at all of the text again, so the long one is not read byte by byte.
+            let steps = if count > 200 { &[100, 1 << 20][..] } else { &[1, 100, 1 << 20] };
+            for &step in steps {
                 let read = read(&mut Slow(text.as_bytes(), step)).expect("a text");
                 let has = parse(&read, 4);
                 let all = Has { groups: all.clone().into(), capabilities: 6 };

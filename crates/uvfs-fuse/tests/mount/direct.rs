@@ -13,7 +13,7 @@ use uvfs_drivers::mirror::Mirror;
 use uvfs_fuse::Options;
 
 use crate::Test;
-use crate::fixture::{Fixture, Needs};
+use crate::fixture::{Fixture, Needs, usual_or_full};
 use crate::sys::{PAGE, Writes};
 
 pub const TESTS: &[Test] = &[
@@ -22,8 +22,6 @@ pub const TESTS: &[Test] = &[
 ];
 
 const PAGES: usize = 64;
-const ROUNDS: u8 = 24;
-
 fn on_tmpfs() {
     storm("asynchronous_direct_writes_leave_no_old_pages", &Fixture::tmpfs());
 }
@@ -51,6 +49,7 @@ fn storm(test: &str, dir: &Path) {
         }
     };
     let cached = File::open(&path).expect("open");
+    let rounds: u8 = usual_or_full(8, 24);
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         for _ in 0..2 {
@@ -63,9 +62,9 @@ fn storm(test: &str, dir: &Path) {
                 }
             });
         }
-        let old = (1..=ROUNDS).find_map(|round| {
-            let first = if round > ROUNDS / 2 {
-                PAGES * usize::from(round - ROUNDS / 2) / usize::from(ROUNDS)
+        let old = (1..=rounds).find_map(|round| {
+            let first = if round > rounds / 2 {
+                PAGES * usize::from(round - rounds / 2) / usize::from(rounds)
             } else {
                 0
             };

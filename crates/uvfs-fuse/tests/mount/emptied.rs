@@ -13,16 +13,17 @@ use uvfs_drivers::mirror::Mirror;
 use uvfs_fuse::Options;
 
 use crate::Test;
-use crate::fixture::{Fixture, Needs};
+use crate::fixture::{Fixture, Needs, usual_or_full};
 
 pub const TESTS: &[Test] = &[
     ("a_large_directory_is_emptied_while_it_is_listed", Needs::Mount, on_tmpfs),
     ("a_large_directory_of_a_mirror_is_emptied_while_it_is_listed", Needs::Mount, on_mirror),
 ];
 
-const ENTRIES: usize = 100_000;
+/// Entries of the directory, usually and with `UVFS_FULL`.
+const ENTRIES: [usize; 2] = [20_000, 100_000];
 /// For a mirror, where each entry takes the host some calls.
-const MIRRORED: usize = 30_000;
+const MIRRORED: [usize; 2] = [10_000, 30_000];
 /// The most listings: each takes time from the removing threads.
 const LISTS: usize = 5;
 /// One in this many entries stays.
@@ -35,21 +36,23 @@ fn on_tmpfs() {
     let (vfs, op) = (&mnt.vfs, mnt.vfs.op(&Cred::root()));
     let dir = vfs.lookup(&op, &vfs.root(), b"dir").expect("a lookup");
     let Found::Node(dir, _) = dir else { panic!("dir is missing") };
-    for i in 0..ENTRIES {
+    let entries = usual_or_full(ENTRIES[0], ENTRIES[1]);
+    for i in 0..entries {
         vfs.mknod(&op, &dir, name(i).as_bytes(), mode::S_IFREG | 0o644, 0).expect("mknod");
     }
-    empty(&mnt.path("dir"), ENTRIES);
+    empty(&mnt.path("dir"), entries);
 }
 
 fn on_mirror() {
     let src = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
     fs::create_dir(src.path().join("dir")).expect("mkdir");
-    for i in 0..MIRRORED {
+    let entries = usual_or_full(MIRRORED[0], MIRRORED[1]);
+    for i in 0..entries {
         fs::write(src.path().join("dir").join(name(i)), "").expect("create");
     }
     let mirror = Mirror::new(src.path(), std::time::Duration::from_secs(1)).expect("a mirror");
     let mnt = Fixture::new(mirror as Arc<dyn Driver>, &Options::default());
-    empty(&mnt.path("dir"), MIRRORED);
+    empty(&mnt.path("dir"), entries);
     assert_eq!(fs::read_dir(src.path()).expect("readdir").count(), 0, "on the host");
 }
 
@@ -78,7 +81,7 @@ fn empty(dir: &Path, entries: usize) {
         let lister = s.spawn(|| {
             let mut lists = 0;
             while !done.load(Ordering::Relaxed) && lists < LISTS {
-                list(dir, &kept);
+                list(dir, &kept, entries);
                 lists += 1;
             }
             lists
@@ -105,14 +108,14 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 /// One listing: it ends, it invents and repeats no name, and it contains the names that stay.
-fn list(dir: &Path, kept: &HashSet<String>) {
+fn list(dir: &Path, kept: &HashSet<String>, entries: usize) {
     let names = names(dir);
     let seen: HashSet<_> = names.iter().collect();
     assert_eq!(seen.len(), names.len(), "a name was listed twice");
     assert!(
         names
             .iter()
-            .all(|n| n.strip_prefix("entry-").is_some_and(|i| i.parse::<usize>().is_ok_and(|i| i < ENTRIES)))
+            .all(|n| n.strip_prefix("entry-").is_some_and(|i| i.parse::<usize>().is_ok_and(|i| i < entries)))
     );
     assert!(kept.iter().all(|name| seen.contains(name)), "a name that stays is missing");
 }

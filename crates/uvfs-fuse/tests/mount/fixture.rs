@@ -12,6 +12,11 @@ use uvfs::{Access, Attr, Cred, Driver, Found, Vfs, VfsConfig, mode};
 use uvfs_drivers::tmpfs::{Tmpfs, TmpfsOptions};
 use uvfs_fuse::{Mounted, Options, Passthrough};
 
+/// The size of a test: the second one if the environment has `UVFS_FULL`, as in `ci/test.sh --full`.
+pub fn usual_or_full<T>(usual: T, full: T) -> T {
+    if std::env::var_os("UVFS_FULL").is_some() { full } else { usual }
+}
+
 /// The requirements of a test.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Needs {

@@ -1,8 +1,8 @@
 //! `uvfs-tests shared-stores`: counts a hit's stores to memory that other threads can see: there must be none, by two methods.
 //!
 //! *Pages*: all memory is read-only except the thread's own stack, and the pages to which the call stores are counted
-//! ([`WriteWatch`]). *Counted*, in a build with `--cfg count_stores`: stores and
-//! read-modify-writes of the atomics of `uvfs_sync::primitives`. The controls at the end do store,
+//! ([`WriteWatch`]). *Counted*, in a debug build: stores and read-modify-writes of the atomics of
+//! [`uvfs_sync::primitives`]. The controls at the end do store,
 //! and both methods must notice. `ci/shared-stores.sh` runs both builds.
 
 use std::cell::Cell;
@@ -14,6 +14,7 @@ use anyhow::{Context as _, Result, ensure};
 use uvfs::{Access, Context, Cred, Driver, Errno, Vfs, VfsConfig, mode};
 use uvfs_drivers::generated::{Generated, Spec};
 use uvfs_drivers::tmpfs::{Tmpfs, parse};
+use uvfs_sync::primitives::shared_stores as counted;
 
 use super::WriteWatch;
 use crate::harness::Verdicts;
@@ -251,15 +252,6 @@ fn controls<'a>(rows: &mut Rows<'a>, vfs: &'a Vfs) {
         black_box(Box::new([black_box(1u8); 100_000]));
         c.stat(b"/file").is_ok()
     });
-}
-
-/// Stores and read-modify-writes that this thread made through `primitives`; `None` if this build does not
-/// count them.
-fn counted() -> Option<u64> {
-    #[cfg(count_stores)]
-    return Some(uvfs_sync::primitives::shared_stores());
-    #[cfg(not(count_stores))]
-    None
 }
 
 /// How often a row is called before the measurement, and during it.

@@ -1,0 +1,26 @@
+# The programs under test, for the scripts beside this one (to be sourced, not run).
+#
+# After build, $tools is the directory of the programs, $tests the program of the suites, and $target cargo's directory.
+# They are the release programs. If UVFS_BUILD is debug, as in ci/test.sh without --full, they are what `cargo test`
+# builds, with debug assertions.
+# shellcheck shell=bash
+
+build() {
+    target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+    # Each names the packages that others name too, so that nothing is compiled again with other features.
+    case ${UVFS_BUILD:-release} in
+    debug)
+        cargo test --quiet --workspace --lib --bin uvfs --test "*" --no-run || return
+        tools=$target/debug
+        ;;
+    release)
+        cargo build --quiet --release -p uvfs-cli -p uvfs-tests || return
+        tools=$target/release
+        ;;
+    *)
+        printf 'UVFS_BUILD: debug and release are valid\n' >&2
+        return 1
+        ;;
+    esac
+    tests=$tools/uvfs-tests
+}
