@@ -134,6 +134,9 @@ impl Superblock {
 
     /// Load and store are two steps: if two threads of a shard meet here, both may look at one piece.
     fn next_turn(&self, hand: &AtomicU64) -> u64 {
+        if PIECES == 1 {
+            return hand.fetch_add(1, Ordering::Relaxed);
+        }
         let evicting = &self.evicting[shard()];
         let next = evicting.load(Ordering::Relaxed);
         let turn = if next.is_multiple_of(PIECES) { hand.fetch_add(PIECES, Ordering::Relaxed) } else { next };
