@@ -44,6 +44,9 @@ struct Scale {
     /// The same between sockets; the default is an assumption.
     #[arg(long, default_value_t = SAPPHIRE_RAPIDS.across_ns)]
     across: f64,
+    /// The same on the machine of the reports; without it, measured here and now.
+    #[arg(long, value_name = "NS")]
+    here: Option<f64>,
     /// Draw the predictions.
     #[arg(long, value_name = "X.svg")]
     plot: Option<PathBuf>,
@@ -90,11 +93,17 @@ pub fn run(matches: &ArgMatches) -> Result<()> {
     ensure!(scale.processors.iter().all(|n| (1..=4096).contains(n)), "--processors are from 1 to 4096");
     ensure!((1..=4096).contains(&scale.socket), "--socket is from 1 to 4096");
     let time = |ns: f64| ns.is_finite() && ns > 0.0 && ns <= 1e6;
-    ensure!(time(scale.inside) && time(scale.across), "--inside and --across are nanoseconds above 0");
+    ensure!(
+        time(scale.inside) && time(scale.across) && scale.here.is_none_or(time),
+        "--inside, --across and --here are nanoseconds above 0"
+    );
     let machine = MachineClass { socket: scale.socket, inside_ns: scale.inside, across_ns: scale.across };
     let (published, missed) = (published::checks(), published::missed());
     print_checks("The model beside published figures", &published);
-    print_checks("Published figures that the model does not meet: no prediction of that workload is validated", &missed);
+    print_checks(
+        "Published figures that the model does not meet: no prediction of that workload is validated",
+        &missed,
+    );
     if scale.file.is_empty() {
         return Ok(());
     }
@@ -105,7 +114,11 @@ pub fn run(matches: &ArgMatches) -> Result<()> {
         .filter(|(workload, row)| steps::of(workload, row).is_some() && row.procs.is_none())
         .collect();
     ensure!(!arms.is_empty(), "no arm of these reports has counted steps");
-    let here = hand_over::measure()?.map(|ns| MachineClass { socket: usize::MAX, inside_ns: ns, across_ns: ns });
+    let of_here = match scale.here {
+        Some(ns) => Some(ns),
+        None => hand_over::measure()?,
+    };
+    let here = of_here.map(|ns| MachineClass { socket: usize::MAX, inside_ns: ns, across_ns: ns });
     let measured = check_here(&arms, here.as_ref());
     let predictions = predict(&arms, here.as_ref(), &machine, &scale.processors);
     print_predictions(&predictions, &machine);
@@ -161,7 +174,8 @@ fn check_here(arms: &[(&str, &Row)], here: Option<&MachineClass>) -> Vec<Check> 
         })
     };
     let checks: Vec<Check> = arms.iter().filter(|(_, row)| row.threads > 1).filter_map(check).collect();
-    let title = format!("The model beside the reports, with {:.0} ns a hand-over, measured here", here.inside_ns);
+    let title =
+        format!("The model beside the reports, with {:.0} ns a hand-over on their machine", here.inside_ns);
     print_checks(&title, &checks);
     checks
 }
@@ -177,7 +191,9 @@ fn predict(
         let operation = held.map(Held::of_many).or_else(|| operation(workload, row));
         let Some(operation) = operation else {
             let what = format!("{workload} {} {}", row.arm, params(row));
-            println!("not predicted: {what}: the report's two threads do not queue as the model would have them");
+            println!(
+                "not predicted: {what}: the report's two threads do not queue as the model would have them"
+            );
             return None;
         };
         Some(Prediction {
