@@ -5,6 +5,7 @@
 //! meets the two threads by itself.
 
 use super::model::{MachineClass, Operation, Station};
+use super::published::WITHIN;
 use super::steps::{LOCK_OF_TWO, QUEUED_LOCK};
 
 /// The steps of the search.
@@ -37,12 +38,12 @@ impl Held {
         self.with(QUEUED_LOCK)
     }
 
-    /// The holds with which two threads here make `both` operations a second; none if they would make so many with no
-    /// hold at all, or fewer with nothing but the hold.
+    /// The holds with which two threads here make `both` operations a second. None if they would make no more with no
+    /// hold at all, or far more with nothing but holds.
     pub fn fitted(here: &MachineClass, alone_ns: f64, holds: f64, both: f64) -> Option<Self> {
         let rate = |hold_ns| Self { alone_ns, holds, hold_ns }.of_two().per_second(here, 2);
         let (mut low, mut high) = (0.0, alone_ns);
-        if rate(low) <= both || rate(high) >= both {
+        if rate(low) <= both || rate(high) > both * (1.0 + WITHIN) {
             return None;
         }
         for _ in 0..HALVINGS {
