@@ -20,9 +20,15 @@ for ((n = 2; n < processors; n *= 2)); do threads+=,$n; done
 cargo build --quiet --release -p uvfs-bench
 bench="${CARGO_TARGET_DIR:-target}/release/uvfs-bench"
 reports=()
+measure() {
+    "$bench" "$@" --threads "$threads" --format json --out "$out/$1.json"
+    reports+=("$out/$1.json")
+}
 for workload in stat-same open-same; do
-    "$bench" "$workload" --threads "$threads" --depth 1,6 --arms null,stock,patched,uvfs --format json --out "$out/$workload.json"
-    reports+=("$out/$workload.json")
+    measure "$workload" --depth 1,6 --arms null,stock,patched,uvfs
 done
+measure showgids --arms null,stock,hashed,patched,uvfs
+measure icache --files 1000000 --phases stat,get,make-end
+measure tree --trees "$((processors > 20 ? processors : 20))" --dirs 50 --phases find --arms null,uvfs
 "$bench" scale "${reports[@]}" --plot "$out/scale.svg" --out "$out/scale.json"
 echo "$out/scale.json, $out/scale.svg"

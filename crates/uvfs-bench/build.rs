@@ -21,7 +21,7 @@ fn main() {
     match compiled {
         Ok(()) => {
             println!("cargo:rustc-cfg=urcu");
-            for library in ["urcu-memb", "urcu-cds", "urcu-common"] {
+            for library in ["urcu-memb", "urcu-qsbr", "urcu-cds", "urcu-common"] {
                 println!("cargo:rustc-link-lib={library}");
             }
         }

@@ -2,14 +2,16 @@
 //!
 //! A superblock is added and never removed; one that has ended is empty. Its two slabs own its chunks of
 //! inodes and dentries, and lock themselves. Its hands are counters without a lock: if two threads meet at
-//! one, each continues at a piece of its own. The rename mutex is held while a directory moves to another
+//! one, each continues at a piece of its own. Threads that evict take whole chunks and go through them piece by
+//! piece, so that two of them seldom come to the names of one directory. The rename mutex is held while a directory moves to another
 //! parent (rule 12). It is the first in the lock order.
 //!
 //! This module knows nothing of the cache. It costs two loads to find a superblock by its id.
 
 use std::sync::OnceLock;
 
-use uvfs_sync::primitives::{AtomicU64, Mutex, MutexGuard, Ordering};
+use crossbeam_utils::CachePadded;
+use uvfs_sync::primitives::{AtomicU64, Mutex, MutexGuard, Ordering, SHARDS, shard};
 use uvfs_sync::segvec::SegVec;
 use uvfs_sync::slab::{CHUNK, SPAN, Slab};
 
@@ -17,6 +19,9 @@ use crate::coherence::changed_numbers::Changes;
 use crate::inodes::attr::Attr;
 use crate::inodes::halves::{NAMED, RESIDENT};
 use crate::types::{CacheError, EvictHook, InodeId, SbId, SbOptions};
+
+/// Pieces of a chunk.
+const PIECES: u64 = (CHUNK / SPAN) as u64;
 
 /// A search that goes through a superblock's names piece by piece, and continues where it stopped.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +47,8 @@ pub(crate) struct Superblock {
     dentries: Slab,
     /// The piece at which each [`Hand`] continues.
     hands: [AtomicU64; 3],
+    /// The piece at which the threads of each shard continue to evict; a multiple of [`PIECES`]: in another chunk.
+    evicting: [CachePadded<AtomicU64>; SHARDS],
     renames: Mutex<()>,
     root: AtomicU64,
 }
@@ -57,6 +64,7 @@ impl Superblock {
             inodes: Slab::new(u32::from(id)),
             dentries: Slab::new(u32::from(id)),
             hands: std::array::from_fn(|_| AtomicU64::new(0)),
+            evicting: std::array::from_fn(|_| CachePadded::new(AtomicU64::new(0))),
             renames: Mutex::new(()),
             root: AtomicU64::new(0),
         }
@@ -116,13 +124,30 @@ impl Superblock {
 
     /// The next piece of its dentries for a search; `None` if it has none.
     pub(crate) fn next_span(&self, hand: Hand) -> Option<(u32, u32)> {
-        self.dentries.span(self.hands[hand as usize].fetch_add(1, Ordering::Relaxed))
+        let at = &self.hands[hand as usize];
+        let turn = match hand {
+            Hand::Shrinker => self.next_turn(at),
+            Hand::Kernel | Hand::Negatives => at.fetch_add(1, Ordering::Relaxed),
+        };
+        self.dentries.span(turn)
     }
 
-    /// The chunk of dentries that the shrinker's hand is at; `None` if it has none.
+    /// Load and store are two steps: if two threads of a shard meet here, both may look at one piece.
+    fn next_turn(&self, hand: &AtomicU64) -> u64 {
+        if PIECES == 1 {
+            return hand.fetch_add(1, Ordering::Relaxed);
+        }
+        let evicting = &self.evicting[shard()];
+        let next = evicting.load(Ordering::Relaxed);
+        let turn = if next.is_multiple_of(PIECES) { hand.fetch_add(PIECES, Ordering::Relaxed) } else { next };
+        evicting.store(turn + 1, Ordering::Relaxed);
+        turn
+    }
+
+    /// The chunk of dentries that the next thread will evict from; `None` if it has none.
     pub(crate) fn chunk_at_hand(&self) -> Option<(u32, u32)> {
         let chunks = self.dentries.chunks();
-        let turn = self.hands[Hand::Shrinker as usize].load(Ordering::Relaxed) / u64::from(CHUNK / SPAN);
+        let turn = self.hands[Hand::Shrinker as usize].load(Ordering::Relaxed) / PIECES;
         let at = turn.checked_rem(chunks.len() as u64)?;
         Some(chunks[at as usize])
     }

@@ -2,18 +2,21 @@
 
 use anyhow::{Result, bail};
 
+#[cfg(urcu)]
+use crate::arms::urcu::{Memb, Qsbr, Urcu};
 use crate::arms::{dashmap, hashbrown, kernel, null, papaya, prefix, std_rwlock, uvfs};
 use crate::harness::Arm;
 use crate::workloads::lookups::{LookupArm, Method, Setup};
 
 /// Every table. The bounds come first: `null` (this machine's scaling) and a map without a lock.
-pub const TABLES: [&str; 12] = [
+pub const TABLES: [&str; 13] = [
     "null",
     "hashbrown",
     "std-rwlock",
     "dashmap",
     "papaya",
     "urcu",
+    "urcu-qsbr",
     "stock",
     "spin",
     "patched",
@@ -34,9 +37,11 @@ pub fn table<M: Method>(name: &'static str, setup: &Setup) -> Result<Box<dyn Arm
         "dashmap" => Box::new(LookupArm::<dashmap::Dash, M>::new(name, setup)?),
         "papaya" => Box::new(LookupArm::<papaya::Papaya, M>::new(name, setup)?),
         #[cfg(urcu)]
-        "urcu" => Box::new(LookupArm::<crate::arms::urcu::Urcu, M>::new(name, setup)?),
+        "urcu" => Box::new(LookupArm::<Urcu<Memb>, M>::new(name, setup)?),
+        #[cfg(urcu)]
+        "urcu-qsbr" => Box::new(LookupArm::<Urcu<Qsbr>, M>::new(name, setup)?),
         #[cfg(not(urcu))]
-        "urcu" => bail!(crate::arms::urcu::MISSING),
+        "urcu" | "urcu-qsbr" => bail!(crate::arms::urcu::MISSING),
         "stock" => Box::new(LookupArm::<kernel::StockDcache, M>::new(name, setup)?),
         "spin" => Box::new(LookupArm::<kernel::SpinDcache, M>::new(name, setup)?),
         "patched" => Box::new(LookupArm::<kernel::PatchedDcache, M>::new(name, setup)?),

@@ -2,9 +2,10 @@
 //!
 //! It prints the model beside the threads' published figures first, then beside the reports' rows of more than one
 //! thread, and only then its predictions. A prediction is not a measurement: the output says so. The private work of
-//! each arm is its measured time with one thread, from reports of `stat-same` and `open-same`. The limits of the model
-//! are in [`model`].
+//! each arm is its measured time with one thread, from reports of the workloads that [`steps`] knows. The limits of the
+//! model are in [`model`].
 
+mod fit;
 mod hand_over;
 mod model;
 mod plot;
@@ -19,14 +20,17 @@ use clap::{ArgMatches, Command, CommandFactory as _, FromArgMatches as _, Parser
 use serde::Serialize;
 
 use crate::report::{BenchReport, Row};
+use fit::Held;
 use model::{MachineClass, Operation};
 use published::{Check, SAPPHIRE_RAPIDS, WITHIN};
+use steps::Steps;
 
 /// Predict throughput with many processors from reports of one and two threads
 #[derive(Parser)]
 #[command(name = "scale")]
 struct Scale {
-    /// Reports of stat-same or open-same, written with --format json; none: only the published figures are checked.
+    /// Reports of stat-same, open-same, showgids, icache or tree, written with --format json; none: only the published
+    /// figures are checked.
     file: Vec<PathBuf>,
     /// Processors to predict for.
     #[arg(long, value_delimiter = ',', default_values_t = [1usize, 2, 8, 20, 24, 64, 384])]
@@ -40,6 +44,9 @@ struct Scale {
     /// The same between sockets; the default is an assumption.
     #[arg(long, default_value_t = SAPPHIRE_RAPIDS.across_ns)]
     across: f64,
+    /// The same on the machine of the reports; without it, measured here and now.
+    #[arg(long, value_name = "NS")]
+    here: Option<f64>,
     /// Draw the predictions.
     #[arg(long, value_name = "X.svg")]
     plot: Option<PathBuf>,
@@ -52,6 +59,7 @@ struct Scale {
 #[derive(Serialize)]
 struct Output<'a> {
     published: &'a [Check],
+    missed: &'a [Check],
     measured: &'a [Check],
     predictions: &'a [Prediction],
     reports: &'a [BenchReport],
@@ -64,6 +72,9 @@ struct Prediction {
     arm: String,
     params: String,
     private_ns: f64,
+    /// Of the lock that each operation takes, fitted to the report's two threads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hold_ns: Option<f64>,
     processors: Vec<usize>,
     ops_per_s: Vec<f64>,
 }
@@ -82,10 +93,17 @@ pub fn run(matches: &ArgMatches) -> Result<()> {
     ensure!(scale.processors.iter().all(|n| (1..=4096).contains(n)), "--processors are from 1 to 4096");
     ensure!((1..=4096).contains(&scale.socket), "--socket is from 1 to 4096");
     let time = |ns: f64| ns.is_finite() && ns > 0.0 && ns <= 1e6;
-    ensure!(time(scale.inside) && time(scale.across), "--inside and --across are nanoseconds above 0");
+    ensure!(
+        time(scale.inside) && time(scale.across) && scale.here.is_none_or(time),
+        "--inside, --across and --here are nanoseconds above 0"
+    );
     let machine = MachineClass { socket: scale.socket, inside_ns: scale.inside, across_ns: scale.across };
-    let published = published::checks();
+    let (published, missed) = (published::checks(), published::missed());
     print_checks("The model beside published figures", &published);
+    print_checks(
+        "Published figures that the model does not meet: no prediction of that workload is validated",
+        &missed,
+    );
     if scale.file.is_empty() {
         return Ok(());
     }
@@ -93,27 +111,46 @@ pub fn run(matches: &ArgMatches) -> Result<()> {
     let arms: Vec<(&str, &Row)> = reports
         .iter()
         .flat_map(|report| report.rows.iter().map(|row| (report.workload.as_str(), row)))
-        .filter(|(workload, row)| steps::of(workload, &row.arm).is_some() && row.procs.is_none())
+        .filter(|(workload, row)| steps::of(workload, row).is_some() && row.procs.is_none())
         .collect();
-    ensure!(!arms.is_empty(), "no arm of these reports has counted steps; stat-same and open-same have");
-    let measured = check_here(&arms)?;
-    let predictions = predict(&arms, &machine, &scale.processors);
+    ensure!(!arms.is_empty(), "no arm of these reports has counted steps");
+    let of_here = match scale.here {
+        Some(ns) => Some(ns),
+        None => hand_over::measure()?,
+    };
+    let here = of_here.map(|ns| MachineClass { socket: usize::MAX, inside_ns: ns, across_ns: ns });
+    let measured = check_here(&arms, here.as_ref());
+    let predictions = predict(&arms, here.as_ref(), &machine, &scale.processors);
     print_predictions(&predictions, &machine);
     if let Some(out) = &scale.plot {
         plot::plot(&predictions, out)?;
     }
     if let Some(out) = &scale.out {
-        let (published, measured) = (&published[..], &measured[..]);
-        let output = Output { published, measured, predictions: &predictions, reports: &reports };
+        let (published, missed, measured) = (&published[..], &missed[..], &measured[..]);
+        let output = Output { published, missed, measured, predictions: &predictions, reports: &reports };
         let json = serde_json::to_string_pretty(&output)?;
         fs::write(out, json).with_context(|| format!("cannot write {}", out.display()))?;
     }
     Ok(())
 }
 
-fn operation(workload: &str, row: &Row) -> Operation {
-    let stations = steps::of(workload, &row.arm).unwrap_or_default();
-    Operation { private_ns: row.ns_per_op.median, stations }
+/// The operation of a row of one thread, if all its shared steps are lines.
+fn operation(workload: &str, row: &Row) -> Option<Operation> {
+    match steps::of(workload, row)? {
+        Steps::Lines(stations) => Some(Operation { private_ns: row.ns_per_op.median, stations }),
+        Steps::Lock(_) => None,
+    }
+}
+
+/// The same, if it takes a lock: fitted to the row of two threads.
+fn held(arms: &[(&str, &Row)], here: &MachineClass, workload: &str, one: &Row) -> Option<Held> {
+    let Some(Steps::Lock(holds)) = steps::of(workload, one) else { return None };
+    let (_, two) = arms.iter().find(|(w, row)| *w == workload && row.threads == 2 && same(row, one))?;
+    Held::fitted(here, one.ns_per_op.median, holds, two.ops_per_s.median)
+}
+
+fn same(a: &Row, b: &Row) -> bool {
+    a.arm == b.arm && a.params == b.params
 }
 
 fn params(row: &Row) -> String {
@@ -122,45 +159,54 @@ fn params(row: &Row) -> String {
 }
 
 /// The model's throughput beside that of the reports' rows with more than one thread.
-fn check_here(arms: &[(&str, &Row)]) -> Result<Vec<Check>> {
-    let Some(inside_ns) = hand_over::measure()? else {
+fn check_here(arms: &[(&str, &Row)], here: Option<&MachineClass>) -> Vec<Check> {
+    let Some(here) = here else {
         println!("\nskipped: the model beside the reports: this machine has one processor");
-        return Ok(Vec::new());
+        return Vec::new();
     };
-    let here = MachineClass { socket: usize::MAX, inside_ns, across_ns: inside_ns };
     let check = |(workload, many): &(&str, &Row)| {
-        let same = |(w, row): &&(&str, &Row)| {
-            w == workload && row.threads == 1 && row.arm == many.arm && row.params == many.params
-        };
-        let (_, one) = arms.iter().find(same)?;
+        let (_, one) = arms.iter().find(|(w, row)| w == workload && row.threads == 1 && same(row, many))?;
         Some(Check {
             what: format!("{workload} {} {}, operations a second", one.arm, params(one)),
             n: many.threads,
             published: many.ops_per_s.median,
-            model: operation(workload, one).per_second(&here, many.threads),
+            model: operation(workload, one)?.per_second(here, many.threads),
         })
     };
     let checks: Vec<Check> = arms.iter().filter(|(_, row)| row.threads > 1).filter_map(check).collect();
-    let title = format!("The model beside the reports, with {inside_ns:.0} ns a hand-over, measured here");
+    let title =
+        format!("The model beside the reports, with {:.0} ns a hand-over on their machine", here.inside_ns);
     print_checks(&title, &checks);
-    Ok(checks)
+    checks
 }
 
-fn predict(arms: &[(&str, &Row)], machine: &MachineClass, processors: &[usize]) -> Vec<Prediction> {
-    arms.iter()
-        .filter(|(_, row)| row.threads == 1)
-        .map(|(workload, row)| {
-            let operation = operation(workload, row);
-            Prediction {
-                workload: (*workload).to_owned(),
-                arm: row.arm.clone(),
-                params: params(row),
-                private_ns: operation.private_ns,
-                processors: processors.to_vec(),
-                ops_per_s: processors.iter().map(|n| operation.per_second(machine, *n)).collect(),
-            }
+fn predict(
+    arms: &[(&str, &Row)],
+    here: Option<&MachineClass>,
+    machine: &MachineClass,
+    processors: &[usize],
+) -> Vec<Prediction> {
+    let predict = |(workload, row): &(&str, &Row)| {
+        let held = here.and_then(|here| held(arms, here, workload, row));
+        let operation = held.map(Held::of_many).or_else(|| operation(workload, row));
+        let Some(operation) = operation else {
+            let what = format!("{workload} {} {}", row.arm, params(row));
+            println!(
+                "not predicted: {what}: the report's two threads do not queue as the model would have them"
+            );
+            return None;
+        };
+        Some(Prediction {
+            workload: (*workload).to_owned(),
+            arm: row.arm.clone(),
+            params: params(row),
+            private_ns: operation.private_ns,
+            hold_ns: held.map(|held| held.hold_ns),
+            processors: processors.to_vec(),
+            ops_per_s: processors.iter().map(|n| operation.per_second(machine, *n)).collect(),
         })
-        .collect()
+    };
+    arms.iter().filter(|(_, row)| row.threads == 1).filter_map(predict).collect()
 }
 
 fn print_checks(title: &str, checks: &[Check]) {
@@ -185,7 +231,8 @@ fn print_predictions(predictions: &[Prediction], machine: &MachineClass) {
     println!("{heads}  processors");
     for prediction in predictions {
         let rates: String = prediction.ops_per_s.iter().map(|rate| format!("{:>9.1}", rate / 1e6)).collect();
-        let Prediction { workload, arm, params, .. } = prediction;
-        println!("{rates}  {workload} {arm} {params}");
+        let Prediction { workload, arm, params, hold_ns, .. } = prediction;
+        let fitted = hold_ns.map_or(String::new(), |ns| format!(", lock held {ns:.0} ns (fitted)"));
+        println!("{rates}  {workload} {arm} {params}{fitted}");
     }
 }

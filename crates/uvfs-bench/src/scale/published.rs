@@ -7,7 +7,7 @@
 use serde::Serialize;
 
 use super::model::{MachineClass, Operation, Station};
-use super::steps::{QUEUED_LOCK, line};
+use super::steps::{QUEUED_LOCK, line, of_showgids};
 
 /// Within this share of the published figure, the model counts as validated.
 pub const WITHIN: f64 = 0.2;
@@ -36,12 +36,30 @@ impl Check {
 /// time across sockets are assumptions, and concern predictions only.
 pub const SAPPHIRE_RAPIDS: MachineClass = MachineClass { socket: 64, inside_ns: 66.0, across_ns: 150.0 };
 
+/// Private work of a file of `showgids` there: the loop's time with one process on the sysfs of a machine here. The
+/// figures hardly depend on it.
+const SHOWGIDS_NS: f64 = 2_900.0;
+
 /// Private work of a `stat` there. The figures at 20 processors hardly depend on it.
 const STAT_NS: f64 = 250.0;
 
 /// All of them.
 pub fn checks() -> Vec<Check> {
     one_file().into_iter().chain(walks()).collect()
+}
+
+/// Khan, 19 June 2022 (20220620032634.1103822-1-imran.f.khan@oracle.com): 200 processes read 254 files 100 times on 384
+/// processors. The machine is taken for one of the class above with more sockets. Its hand-over is not known, and the
+/// profile has 37% of the time at the lock that the patch takes away, so other lines that the steps do not have are as
+/// slow.
+pub fn missed() -> Vec<Check> {
+    let check = |what: &str, published: f64, arm: &str| {
+        let stations = of_showgids(arm).unwrap_or_default();
+        let operation = Operation { private_ns: SHOWGIDS_NS, stations };
+        let model = 200.0 * 100.0 * 254.0 / operation.per_second(&SAPPHIRE_RAPIDS, 200);
+        Check { what: format!("showgids, {what}, seconds"), n: 200, published, model }
+    };
+    vec![check("one lock", 32.0, "stock"), check("per-CPU lock", 17.0, "patched")]
 }
 
 /// Guzik, 12 June 2024 (20240612164715.614843-1-mjguzik@gmail.com): `stat` of one file by 20 processes.
@@ -128,6 +146,14 @@ mod tests {
         for check in checks() {
             let error = check.error();
             assert!(error.abs() <= WITHIN, "{} {}: {:.0}%", check.what, check.n, error * 100.0);
+        }
+    }
+
+    /// If it met them, they would be checks.
+    #[test]
+    fn what_the_model_misses_is_named() {
+        for check in missed() {
+            assert!(check.error().abs() > WITHIN, "{}: {}", check.what, check.model);
         }
     }
 

@@ -1,27 +1,95 @@
 //! The shared steps of each arm: the hand-overs that one operation pays when other processors do the same.
 //!
-//! They are counted by hand from the code of the arms ([`crate::arms::kernel`]), which follows the kernel's steps
-//! (`docs/threads.md`). `uvfs` has none: `ci/shared-stores.sh` holds that for `stat` and `open`. A load of a line that
-//! others store to is a hand-over as a store is, because the line has left with the last one that stored.
+//! They are counted by hand from the code of the arms ([`crate::arms`]), which follow the kernel's steps
+//! (`docs/threads.md`). A load of a line that others store to is a hand-over as a store is, because the line has left
+//! with the last one that stored. `uvfs` has none in `stat-same` and `open-same`: `ci/shared-stores.sh` holds that.
+//!
+//! Where all operations take one lock and the time that it is held was not measured, [`Steps::Lock`] has the number of
+//! holds, and the time is fitted to the report's two threads.
+//!
+//! Not counted, so not predicted: `showgids` over a link or with changes; `create`, `unlink` and `stream` of `tree`,
+//! where a model's arms pay for uvfs too; `make-end` of `both` and `uvfs`, whose memory comes from a slab that all share.
+
+use serde_json::Value;
 
 use super::model::Station;
+use crate::report::Row;
 
 /// Hand-overs of a queued spinlock that is contended, from the end of one hold to the end of the next. The lock's word
 /// goes to a processor that joins the queue, to the holder that lets go, to the first in the queue that looks, and to
 /// the same one that takes it. The waiter's own line goes to the one in front, that passes the place on, and back.
 pub const QUEUED_LOCK: f64 = 6.0;
 
-/// The stations of one operation of an arm; `None`: its steps were not counted. All operations are about one file, whose
-/// name has more than eight bytes: a shorter one does not share the count's line.
-pub fn of(workload: &str, arm: &str) -> Option<Vec<Station>> {
-    let stations = match (workload, arm) {
-        ("stat-same" | "open-same", "uvfs" | "uvfs-prefix" | "null") => Vec::new(),
+/// The same of a lock that two threads share: its word, taken and given back.
+pub const LOCK_OF_TWO: f64 = 2.0;
+
+/// Directories on the way of `showgids`, the root included; each has one name below it on that way.
+const DIRECTORIES: usize = 7;
+
+/// Sections of the tree lock for a file of `showgids`: each directory's permission, each name, the file's permission.
+pub const SECTIONS: f64 = 2.0 * DIRECTORIES as f64 + 1.0;
+
+/// The shared steps of one operation.
+#[derive(Clone, Debug)]
+pub enum Steps {
+    /// Lines, all counted.
+    Lines(Vec<Station>),
+    /// A lock that each operation holds so many times, for an unknown time.
+    Lock(f64),
+}
+
+/// The steps of a row's arm; `None`: they were not counted.
+pub fn of(workload: &str, row: &Row) -> Option<Steps> {
+    let arm = row.arm.as_str();
+    let is = |key: &str, value: &str| row.params.get(key).and_then(Value::as_str) == Some(value);
+    let none = |key: &str| row.params.get(key).and_then(Value::as_u64).unwrap_or(0) == 0;
+    match workload {
+        "stat-same" | "open-same" => of_one_file(arm).map(Steps::Lines),
+        "showgids" if none("links") && none("changes") => of_showgids(arm).map(Steps::Lines),
+        "icache" if is("phase", "stat") || is("phase", "get") => match arm {
+            "stock" | "lists" => Some(Steps::Lock(1.0)),
+            // Inodes at random: of a hundred thousand and more, two processors seldom want one, or one bucket.
+            _ => Some(Steps::Lines(Vec::new())),
+        },
+        "icache" if is("phase", "make-end") => match arm {
+            // Searched, inserted and taken out under the hash's lock; put into the list and taken out under the list's.
+            "stock" | "lists" => Some(Steps::Lock(3.0)),
+            "hash-bl" | "rcu" => Some(Steps::Lock(2.0)),
+            _ => None,
+        },
+        // All arms make the same calls, and none uses the two structures.
+        "tree" if is("phase", "find") && (arm == "uvfs" || arm == "null") => Some(Steps::Lines(Vec::new())),
+        _ => None,
+    }
+}
+
+/// All operations are about one file, whose name has more than eight bytes: a shorter one does not share the count's
+/// line.
+fn of_one_file(arm: &str) -> Option<Vec<Station>> {
+    match arm {
+        "uvfs" | "uvfs-prefix" | "null" => Some(Vec::new()),
         // The name is read, then get and put store to its line.
-        ("stat-same" | "open-same", "stock" | "spin") => vec![line(3.0)],
-        ("stat-same" | "open-same", "patched" | "patched-spin") => vec![line(2.0)],
-        _ => return None,
-    };
-    Some(stations)
+        "stock" | "spin" => Some(vec![line(3.0)]),
+        "patched" | "patched-spin" => Some(vec![line(2.0)]),
+        _ => None,
+    }
+}
+
+/// All processors read the same files one after the other. Each directory has two lines besides the tree lock: its
+/// reference is taken and put, and its inode's lock is taken for the permission.
+pub fn of_showgids(arm: &str) -> Option<Vec<Station>> {
+    let each = |hand_overs: f64| (0..DIRECTORIES).map(move |_| line(hand_overs));
+    let directories = each(2.0).chain(each(QUEUED_LOCK));
+    match arm {
+        // A hit stores nothing shared, an active reference is a store of its thread.
+        "uvfs" | "null" => Some(Vec::new()),
+        // A reader counts itself in and out.
+        "stock" => Some(directories.chain([line(2.0 * SECTIONS)]).collect()),
+        // Each directory's lock, for its permission and for its name.
+        "hashed" => Some(directories.chain(each(4.0)).collect()),
+        "patched" | "patched-membarrier" => Some(directories.collect()),
+        _ => None,
+    }
 }
 
 /// A line with so many hand-overs an operation.

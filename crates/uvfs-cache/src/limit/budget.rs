@@ -7,8 +7,9 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
+use crossbeam_utils::CachePadded;
 use uvfs_sync::order::{Class, Ordered};
-use uvfs_sync::primitives::{AtomicBool, AtomicU32, AtomicU64, Ordering, Stat};
+use uvfs_sync::primitives::{AtomicBool, AtomicU32, AtomicU64, Ordering, SHARDS, Stat, shard};
 
 use super::devices::{Devices, Reclaim};
 use super::external_bytes::ExternalBytes;
@@ -50,8 +51,9 @@ pub(crate) struct Limit {
     /// Held by the thread that empties chunks. Of the cache's locks only name locks and the rename mutex
     /// come before it.
     eviction: Ordered<(), { Class::Eviction as u8 }>,
-    /// Names evicted so far.
-    pub(super) evictions: Stat,
+    /// Names evicted so far, by the threads of each shard. Not in a line with the fields above: each hit and each
+    /// miss loads those.
+    evictions: [CachePadded<Stat>; SHARDS],
     /// Inodes that a kernel has forgotten.
     forgets: Stat,
     pub(super) pressure: Pressure,
@@ -79,7 +81,7 @@ impl Limit {
             bytes: AtomicU64::new(bytes),
             armed: AtomicBool::new(false),
             eviction: Ordered::new(()),
-            evictions: Stat::new(),
+            evictions: std::array::from_fn(|_| CachePadded::new(Stat::new())),
             forgets: Stat::new(),
             pressure: Pressure::default(),
             watermarks: Watermarks::default(),
@@ -138,7 +140,12 @@ impl Limit {
 
     /// Names evicted so far.
     pub(crate) fn evicted(&self) -> u64 {
-        self.evictions.get()
+        self.evictions.iter().fold(0, |sum, shard| sum.wrapping_add(shard.get()))
+    }
+
+    /// A name was evicted.
+    pub(super) fn count_eviction(&self) {
+        self.evictions[shard()].add(1);
     }
 
     /// An inode has gone, so a search for something to evict may succeed again.

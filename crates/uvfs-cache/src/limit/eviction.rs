@@ -11,7 +11,8 @@
 //! not those in repeated use.
 //!
 //! Each superblock has three hands: for names, for negative entries, and for inodes that only a kernel
-//! holds. A thread takes the next span of 64 slots from a hand, so that threads do not meet in one span. Of
+//! holds. A thread takes the next span of 64 slots from a hand, so that threads do not meet in one span. To evict,
+//! it goes through a chunk of its own span by span, so that threads seldom meet in one directory. Of
 //! the cache's locks, callers hold at most name locks and the rename mutex.
 
 use uvfs_sync::primitives::Ordering;
@@ -68,6 +69,7 @@ impl Cache {
     /// Prefetch for the names that the hand reaches next: their eviction touches lines anywhere in two
     /// tables. Only hints: whatever a slot says now, nothing relies on it.
     fn foresee(&self, dentry: u32) {
+        self.dentries.prefetch(dentry + 2 * FORESEEN);
         let (far, near) = (self.dentries.get(dentry + FORESEEN), self.dentries.get(dentry + FORESEEN / 2));
         self.dentries.names().prefetch(far.hash.load(Ordering::Relaxed));
         self.inodes.prefetch(far.inode.load(Ordering::Relaxed));
@@ -114,7 +116,7 @@ impl Cache {
             None => false,
         };
         if went {
-            self.limit.evictions.add(1);
+            self.limit.count_eviction();
         }
         went
     }
@@ -135,16 +137,18 @@ impl Cache {
         if refs.count() != 1 && !self.has_more_names(seen.inode) {
             return false;
         }
-        let Some(dir) = self.get_index(seen.parent) else { return false };
-        let Some(state) = dir.dir_state() else { return false };
         let words = NameWords::new(&seen.name[..seen.len]);
         let mut after = Aftermath::default();
-        let (mut locked, _) = self.lock_names_bucket([(dir.index(), &words)], false);
+        let (mut locked, _) = self.lock_names_bucket([(seen.parent, &words)], false);
         let Some(dentry) = self.find_seen(&locked, sb, seen, &words) else { return false };
         let inode = self.dentries.get(dentry).inode.load(Ordering::Relaxed);
         if inode == 0 {
             return false;
         }
+        // A name that leads to an inode holds its directory, and nobody else takes it out while its bucket is locked.
+        // So the directory lives, and needs no reference of ours: other threads evict its names too, and each
+        // reference would move its line.
+        let Some(state) = self.inodes.dir_state(seen.parent) else { return false };
         // The deciding step: from exactly one reference (the name's) to dead, or not at all. A thread that
         // came by index a moment ago and holds a reference keeps the inode, and so we keep the name.
         // Children, also new ones, hold their directory. Its dying word is not used here: a directory that

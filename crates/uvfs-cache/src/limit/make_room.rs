@@ -102,7 +102,7 @@ impl Cache {
         if self.committed() > wanted {
             self.prefixes.give();
         }
-        let before = self.limit.evictions.get();
+        let before = self.limit.evicted();
         // A few names at a time, and the names of one chunk if that returns no memory. Names that are
         // evenly spread keep nearly all of it, and evicting most of them would return little.
         for _ in 0..ROUNDS {
@@ -115,7 +115,7 @@ impl Cache {
         }
         let done = self.committed() <= wanted;
         // Names that went without returning memory are free slots for other names.
-        if !done && self.limit.evictions.get() == before {
+        if !done && self.limit.evicted() == before {
             self.limit.pressure.barren_since(begin);
         }
         done
@@ -258,14 +258,14 @@ impl Cache {
         // it is done.
         let _room = self.limit.lock_eviction();
         for _ in 0..ROUNDS {
-            let (begin, before) = (Instant::now(), self.limit.evictions.get());
+            let (begin, before) = (Instant::now(), self.limit.evicted());
             let slot =
                 alloc().or_else(|| self.few_names(sb, alloc)).or_else(|| self.return_chunks(sb, alloc));
             if slot.is_some() {
                 return slot;
             }
             // Otherwise other threads were faster to take the slots.
-            if self.limit.evictions.get() == before {
+            if self.limit.evicted() == before {
                 self.limit.pressure.barren_since(begin);
                 break;
             }

@@ -97,8 +97,8 @@ impl Cache {
 
     /// End a superblock: every name goes, the root reference is dropped, memory returns to the system.
     /// Returns the number of inodes that are held at that moment: 0 unless references leaked, files are open, or
-    /// an evictor of another superblock holds a directory for a moment. (It read the directory's index from a
-    /// slot that has changed hands, and lets go when it finds that out.) An inode that is held ends with its last
+    /// a thread that goes through another superblock's names holds a directory for a moment. (It read the directory's
+    /// index from a slot that has changed hands, and lets go when it finds that out.) An inode that is held ends with its last
     /// reference. Nobody else may use the superblock meanwhile.
     pub fn drop_superblock(&self, sb: SbId) -> usize {
         let superblock = self.superblock(sb);

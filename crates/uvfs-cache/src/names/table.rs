@@ -72,6 +72,12 @@ impl Dentries {
         self.private.get(dentry)
     }
 
+    /// Prefetch a published half.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, dentry: u32) {
+        self.published.prefetch(dentry);
+    }
+
     /// Tails of long names.
     #[inline(always)]
     pub(crate) fn tails(&self) -> &Tails {

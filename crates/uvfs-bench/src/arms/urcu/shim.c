@@ -8,6 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The header of the QSBR flavour gives the same names another meaning, so its one symbol is declared here. */
+extern const struct rcu_flavor_struct urcu_qsbr_flavor;
+
+static const struct rcu_flavor_struct *flavour(int qsbr)
+{
+	return qsbr ? &urcu_qsbr_flavor : &urcu_memb_flavor;
+}
+
 enum { NAME_SIZE = 39 };
 
 struct entry {
@@ -48,16 +56,19 @@ static struct tail *tail_of(struct entry *e, size_t value_len)
 	return (struct tail *)(e->value + value_len);
 }
 
-void bench_urcu_register(void) { urcu_memb_register_thread(); }
-void bench_urcu_unregister(void) { urcu_memb_unregister_thread(); }
+void bench_urcu_register(int qsbr) { flavour(qsbr)->register_thread(); }
+void bench_urcu_unregister(int qsbr) { flavour(qsbr)->unregister_thread(); }
+/* Of the memb flavour. With QSBR a section is nothing. */
 void bench_urcu_read_lock(void) { urcu_memb_read_lock(); }
 void bench_urcu_read_unlock(void) { urcu_memb_read_unlock(); }
+/* The calling thread, registered with QSBR, holds no value. */
+void bench_urcu_quiescent(void) { urcu_qsbr_flavor.read_quiescent_state(); }
 
 /* The number of entries is known, so the table is not told to resize itself: at its end it would shrink
  * while it is emptied, which takes quadratic time. */
-struct cds_lfht *bench_urcu_new(unsigned long buckets)
+struct cds_lfht *bench_urcu_new(int qsbr, unsigned long buckets)
 {
-	return cds_lfht_new_flavor(buckets, buckets, 0, 0, &urcu_memb_flavor, NULL);
+	return cds_lfht_new_flavor(buckets, buckets, 0, 0, flavour(qsbr), NULL);
 }
 
 /* 0, or -1 where there is no memory or the key exists. The caller holds the read lock. The value's length is a
@@ -107,7 +118,7 @@ const unsigned char *bench_urcu_find(struct cds_lfht *ht, unsigned long hash, ui
 }
 
 /* 0, or -1 where there is no such key. The caller holds the read lock. */
-int bench_urcu_remove(struct cds_lfht *ht, unsigned long hash, uint64_t parent, const unsigned char *name,
+int bench_urcu_remove(int qsbr, struct cds_lfht *ht, unsigned long hash, uint64_t parent, const unsigned char *name,
 		      size_t len, size_t value_len)
 {
 	struct wanted w = { parent, name, len };
@@ -115,21 +126,21 @@ int bench_urcu_remove(struct cds_lfht *ht, unsigned long hash, uint64_t parent, 
 
 	if (!e || cds_lfht_del(ht, &e->node) != 0)
 		return -1;
-	urcu_memb_call_rcu(&tail_of(e, value_len)->rcu, free_entry);
+	flavour(qsbr)->update_call_rcu(&tail_of(e, value_len)->rcu, free_entry);
 	return 0;
 }
 
 /* Frees all. No other thread uses the table; the caller is registered and outside of any section. */
-void bench_urcu_free(struct cds_lfht *ht, size_t value_len)
+void bench_urcu_free(int qsbr, struct cds_lfht *ht, size_t value_len)
 {
 	struct cds_lfht_iter iter;
 	struct entry *e;
 
-	urcu_memb_read_lock();
+	flavour(qsbr)->read_lock();
 	cds_lfht_for_each_entry(ht, &iter, e, node)
 		if (cds_lfht_del(ht, &e->node) == 0)
-			urcu_memb_call_rcu(&tail_of(e, value_len)->rcu, free_entry);
-	urcu_memb_read_unlock();
-	urcu_memb_barrier();
+			flavour(qsbr)->update_call_rcu(&tail_of(e, value_len)->rcu, free_entry);
+	flavour(qsbr)->read_unlock();
+	flavour(qsbr)->barrier();
 	cds_lfht_destroy(ht, NULL);
 }
