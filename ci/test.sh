@@ -138,8 +138,7 @@ finish() {
 if [ $size = quick ]; then
     step "format" 60 cargo fmt --all --check
     libraries=(-p uvfs-tidy -p uvfs-sync -p uvfs-cache -p uvfs)
-    early "Miri" 4500 "${miri[@]}"
-step "build" 0 cargo test --quiet "${libraries[@]}" --lib --tests --no-run
+    step "build" 0 cargo test --quiet "${libraries[@]}" --lib --tests --no-run
     step "tests" 300 cargo test --quiet "${libraries[@]}" --lib --tests --no-fail-fast
     finish
 fi
@@ -154,6 +153,7 @@ step "format" 60 cargo fmt --all --check
 step "clippy" 600 cargo clippy --quiet --workspace --all-targets -- -D warnings
 step "documentation" 600 env RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --quiet --workspace --no-deps --document-private-items
 early "ThreadSanitizer" 4500 "${tsan[@]}"
+early "Miri" 4500 "${miri[@]}"
 step "build" 0 cargo test --quiet --workspace --lib --bin uvfs --test "*" --no-run
 # Tests that cannot mount say so; --show-output shows that, so that it can be counted.
 # Of the programs only `uvfs` has tests of its own. The test left out is the storm on a mirror in "suites".
