@@ -1,8 +1,24 @@
 //! Every name of a directory tree in memory, never stale, and what changed since a moment.
+//!
+//! [`IndexedTree`] reads a tree once, and then follows it through a file-system-wide fanotify mark.
+//!
+//! | file | content |
+//! |---|---|
+//! | `tree` | a tree that is followed; why no change is missed, and why an answer is complete |
+//! | `table` | names, attributes, and the order of changes |
+//! | `host` | looks at the host: names, attributes, handles |
+//! | `scan` | reading a tree by several threads |
+//! | `queue` | reports that wait for the worker |
+//! | `clock` | a moment of a tree |
 
+mod clock;
 mod host;
 mod queue;
 mod scan;
 mod table;
+mod tree;
+
+pub use clock::ChangeClock;
 pub use table::changes::{ChangeKind, ChangedName};
 pub use table::{FileFacts, HostHandle};
+pub use tree::{ChangesSince, IndexedName, IndexedTree, TreeFigures, TreeLimits, TreePhase};

@@ -43,7 +43,7 @@ pub enum ChangeKind {
     Created,
     /// The name exists, and its file, or the file's attributes or content, changed.
     Changed,
-    /// The name does not exist.
+    /// The name does not exist, and may have existed.
     Removed,
     /// The name exists, and its file had the name [`ChangedName::from`], which does not exist.
     Renamed,
@@ -58,9 +58,10 @@ pub struct ChangedName {
     pub path: Vec<u8>,
     /// The former path of a renamed file.
     pub from: Option<Vec<u8>>,
-    /// The type of the file, as find(1) has it; of a removed name, `d` or `f` for a directory or another file.
-    pub file_type: char,
-    /// Everything below `path` and below `from` may be different, and is not listed by itself.
+    /// The type of the file, as find(1) has it; none of a removed name.
+    pub file_type: Option<char>,
+    /// Everything below `path` and below `from` may be different: a directory is, or was, made or renamed or removed.
+    /// What is below is not always listed by itself.
     pub whole: bool,
 }
 
@@ -119,7 +120,7 @@ impl NameTable {
                 && let Some(path) = self.path(to)
             {
                 let from = std::mem::replace(&mut shown.path, path);
-                shown.file_type = self.facts(self.names[to as usize].file).type_letter();
+                shown.file_type = Some(self.facts(self.names[to as usize].file).type_letter());
                 (shown.kind, shown.from) = (ChangeKind::Renamed, Some(from));
             }
             found.push((change.name, shown));
@@ -138,11 +139,11 @@ impl NameTable {
         let record = &self.names[change.name as usize];
         let path = self.path(change.name)?;
         let (kind, file_type, whole) = if record.dead {
-            (ChangeKind::Removed, if record.was_dir { 'd' } else { 'f' }, record.was_dir)
+            (ChangeKind::Removed, None, record.was_dir)
         } else {
             let born = change.born > since;
             let kind = if born { ChangeKind::Created } else { ChangeKind::Changed };
-            (kind, self.facts(record.file).type_letter(), false)
+            (kind, Some(self.facts(record.file).type_letter()), false)
         };
         Some(ChangedName { kind, path, from: None, file_type, whole: whole || change.whole > since })
     }

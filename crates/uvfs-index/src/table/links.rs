@@ -56,6 +56,15 @@ impl NameTable {
         Some(at)
     }
 
+    /// A dead name that was never seen to lead anywhere. It may have led to a directory.
+    pub(super) fn add_dead(&mut self, dir: u32, name: &[u8]) -> Option<()> {
+        let at = self.add_name(dir, name)?;
+        let record = &mut self.names[at as usize];
+        (record.dead, record.was_dir) = (true, true);
+        self.touch(at, Touch::Changed);
+        Some(())
+    }
+
     /// Takes a name out of its directory. It must be in no file's list.
     pub(super) fn remove_name(&mut self, at: u32) {
         let NameRecord { tick, parent, next, prev, text, len, .. } = self.names[at as usize];
@@ -212,15 +221,8 @@ impl NameTable {
         }
     }
 
-    /// Lets a name lead to a file. `arrived`: a directory that may have content that is not reported by itself.
-    pub(super) fn lead(
-        &mut self,
-        dir: u32,
-        name: &[u8],
-        file: u32,
-        arrived: bool,
-        note: Note,
-    ) -> Option<()> {
+    /// Lets a name lead to a file.
+    pub(super) fn lead(&mut self, dir: u32, name: &[u8], file: u32, note: Note) -> Option<()> {
         let known = self.lookup(dir, name);
         let (at, was_dir, was_dead) = match known {
             None => (self.add_name(dir, name)?, false, true),
@@ -244,7 +246,9 @@ impl NameTable {
             self.alive += 1;
         }
         if note == Note::Tick {
-            self.touch(at, Touch::Led { born: was_dead, whole: arrived || was_dir });
+            // Content of the directory that is here now, or was here before, may not be reported by itself.
+            let whole = was_dir || self.files[file as usize].dir != NONE;
+            self.touch(at, Touch::Led { born: was_dead, whole });
         }
         Some(())
     }

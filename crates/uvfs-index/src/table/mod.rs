@@ -325,8 +325,7 @@ impl NameTable {
             self.kill_links(file, note);
         }
         self.files[file as usize].set(facts);
-        let arrived = known.is_some() && facts.is_dir();
-        self.lead(dir, name, file, arrived, note).ok_or(PutError::Full)?;
+        self.lead(dir, name, file, note).ok_or(PutError::Full)?;
         if known.is_some() && note == Note::Tick {
             self.touch_file(file);
         }
@@ -336,11 +335,15 @@ impl NameTable {
         Ok(Put { file, new_dir, surplus })
     }
 
-    /// The host shows that the name does not exist.
-    pub(crate) fn gone(&mut self, dir: u32, name: &[u8], note: Note) {
-        if let Some(at) = self.lookup(dir, name).filter(|&at| !self.names[at as usize].dead) {
-            self.kill(at, note);
+    /// The host shows that the name does not exist. Takes a tick even if it was not known: another reader of the
+    /// directory may have seen it.
+    pub(crate) fn gone(&mut self, dir: u32, name: &[u8]) -> Result<(), PutError> {
+        match self.lookup(dir, name) {
+            Some(at) if !self.names[at as usize].dead => self.kill(at, Note::Tick),
+            Some(at) => self.touch(at, changes::Touch::Changed),
+            None => self.add_dead(dir, name).ok_or(PutError::Full)?,
         }
+        Ok(())
     }
 
     /// The host shows these attributes of a file that is not looked for by name. Returns whether it is known. Takes a
