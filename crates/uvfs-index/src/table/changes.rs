@@ -120,6 +120,8 @@ impl NameTable {
                 && let Some(path) = self.path(to)
             {
                 let from = std::mem::replace(&mut shown.path, path);
+                let target = self.changes.get(&self.names[to as usize].tick);
+                shown.whole |= target.is_some_and(|target| target.whole > since);
                 shown.file_type = Some(self.facts(self.names[to as usize].file).type_letter());
                 (shown.kind, shown.from) = (ChangeKind::Renamed, Some(from));
             }
