@@ -10,15 +10,21 @@
 //! | `scan` | reading a tree by several threads |
 //! | `queue` | reports that wait for the worker |
 //! | `clock` | a moment of a tree |
+//! | `protocol`, `server`, `client` | trees behind a Unix socket |
 
+mod client;
 mod clock;
 mod host;
+pub mod protocol;
 mod queue;
 mod scan;
+mod server;
 mod table;
 mod tree;
 
+pub use client::{IndexClient, usual_socket};
 pub use clock::ChangeClock;
+pub use server::{IndexServer, IndexSocket};
 pub use table::changes::{ChangeKind, ChangedName};
 pub use table::{FileFacts, HostHandle};
 pub use tree::{ChangesSince, IndexedName, IndexedTree, TreeFigures, TreeLimits, TreePhase};
