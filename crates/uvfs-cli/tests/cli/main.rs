@@ -4,6 +4,7 @@
 mod confined;
 mod control;
 mod endings;
+mod index;
 mod kernfs;
 mod limits;
 mod loops;
@@ -52,7 +53,7 @@ const MOUNTING: &[Test] = &[
 fn main() {
     let reason = missing();
     let plain =
-        [PLAIN, control::PLAIN, kernfs::PLAIN, manners::PLAIN, manual::PLAIN, metrics::PLAIN, remount::PLAIN]
+        [PLAIN, control::PLAIN, index::PLAIN, kernfs::PLAIN, manners::PLAIN, manual::PLAIN, metrics::PLAIN, remount::PLAIN]
             .into_iter()
             .flatten()
             .map(|&(name, test)| {
@@ -66,6 +67,7 @@ fn main() {
         confined::MOUNTING,
         control::MOUNTING,
         endings::MOUNTING,
+        index::MOUNTING,
         kernfs::MOUNTING,
         limits::MOUNTING,
         loops::MOUNTING,

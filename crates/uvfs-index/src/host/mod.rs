@@ -62,10 +62,10 @@ pub(crate) fn facts_of(fd: BorrowedFd<'_>) -> Result<FileFacts, Errno> {
     Ok(facts(&statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?))
 }
 
-/// Says what a failed step needs.
-fn refused(what: &str, errno: Errno) -> String {
+/// Says why a step failed; if it was not allowed, the capability that it needs.
+fn refused(what: &str, capability: &str, errno: Errno) -> String {
     match errno {
-        Errno::PERM => format!("{what}: this needs the capabilities CAP_SYS_ADMIN and CAP_DAC_READ_SEARCH"),
+        Errno::PERM => format!("{what}: this needs the capability {capability}"),
         errno => format!("{what}: {errno}"),
     }
 }
@@ -76,17 +76,20 @@ impl HostTree {
     /// # Errors
     /// A phrase that says what failed, and the capability that is missing.
     pub(crate) fn open(path: &Path) -> Result<Self, String> {
+        const SEARCH: &str = "CAP_DAC_READ_SEARCH";
+        let opens = |errno| refused("it cannot be opened", SEARCH, errno);
+        let copies = |errno| refused("its file system cannot be watched", "CAP_SYS_ADMIN", errno);
+        let looks = |errno| refused("its attributes cannot be read", SEARCH, errno);
+        let handles = |errno| refused("its files cannot be opened by handle", SEARCH, errno);
         let dir = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let seen = openat(CWD, path, dir, Mode::empty()).map_err(|e| refused("it cannot be opened", e))?;
+        let seen = openat(CWD, path, dir, Mode::empty()).map_err(opens)?;
         let copy = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
-        let mount = open_tree(&seen, c"", copy).map_err(|e| refused("its mount cannot be copied", e))?;
-        sys::make_private(mount.as_fd()).map_err(|e| refused("its mount cannot be copied", e))?;
+        let mount = open_tree(&seen, c"", copy).map_err(copies)?;
+        sys::make_private(mount.as_fd()).map_err(copies)?;
         // Not O_PATH, which older kernels do not take as the mount of a handle.
-        let root = openat(&mount, c".", dir, Mode::empty()).map_err(|e| refused("it cannot be opened", e))?;
-        let look = |e| refused("its attributes cannot be read", e);
-        let (facts, handle) = (facts_of(root.as_fd()).map_err(look)?, sys::handle(root.as_fd()));
-        let handles = |errno| refused("the file system has no handles that files could be opened by", errno);
-        let handle = handle.map_err(handles)?;
+        let root = openat(&mount, c".", dir, Mode::empty()).map_err(opens)?;
+        let facts = facts_of(root.as_fd()).map_err(looks)?;
+        let handle = sys::handle(root.as_fd()).map_err(handles)?;
         let tree = Self { path: path.to_owned(), seen, root, facts, handle };
         let again = tree.open_handle(&tree.handle).map_err(handles)?;
         match facts_of(again.as_fd()) {
