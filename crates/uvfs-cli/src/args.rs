@@ -192,7 +192,7 @@ pub struct Index {
     /// The server's socket (usual: /run/uvfs/index.sock for root, else uvfs/index.sock in $XDG_RUNTIME_DIR)
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Who may ask: the permissions of the socket, in octal; all who may write to it learn all names
+    /// Permissions of the socket, in octal: users with write permission may ask, and learn all names
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = octal)]
     pub mode: u32,
     /// Most memory for each directory's index; k, m or g may follow (usual: no limit)

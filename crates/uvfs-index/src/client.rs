@@ -41,7 +41,8 @@ impl IndexClient {
         Self { socket: socket.map_or_else(first, Path::to_owned) }
     }
 
-    /// What changed at or below a path. Symbolic links in the path are followed.
+    /// Asks for the changes at or below a path. Symbolic links in the path are followed. While the tree is being read,
+    /// everything may have changed.
     ///
     /// # Errors
     /// A sentence.
@@ -50,13 +51,12 @@ impl IndexClient {
         path: &Path,
         since: Option<&str>,
         wait: bool,
-        scanned: bool,
     ) -> Result<(Moment, Vec<ShownChange>), String> {
         // A path that does not exist may have existed.
         let path = path.canonicalize().or_else(|_| std::path::absolute(path)).map_err(|error| error.to_string())?;
         let path = WirePath::new(path.as_os_str().as_bytes());
         let since = since.map(str::to_owned);
-        let mut answer = self.ask(&IndexRequest::Changed { path, since, wait, scanned })?;
+        let mut answer = self.ask(&IndexRequest::Changed { path, since, wait })?;
         let moment: Moment = read(&mut answer)?;
         let changes = (0..moment.changes).map(|_| read(&mut answer)).collect::<Result<_, _>>()?;
         Ok((moment, changes))
@@ -76,7 +76,7 @@ impl IndexClient {
     /// A sentence.
     pub fn stop(&self) -> Result<(), String> {
         let mut rest = Vec::new();
-        // A connection that is cut off is what a process leaves that ends.
+        // A connection that is cut off is the sign of a process that ended.
         let _ = self.ask(&IndexRequest::Stop)?.read_to_end(&mut rest);
         Ok(())
     }

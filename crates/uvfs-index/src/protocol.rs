@@ -58,7 +58,7 @@ impl WirePath {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum IndexRequest {
-    /// What changed at or below a path since a clock: a [`Moment`], then its changes.
+    /// The changes at or below a path since a clock: a [`Moment`], then its changes.
     Changed {
         /// Absolute, and without symbolic links.
         path: WirePath,
@@ -68,9 +68,6 @@ pub enum IndexRequest {
         /// Answer only when something has changed.
         #[serde(default)]
         wait: bool,
-        /// If the tree is being read, answer when it has been.
-        #[serde(default)]
-        scanned: bool,
     },
     /// The trees: a [`TreeList`].
     List,
@@ -87,7 +84,7 @@ pub struct Moment {
     pub fresh: bool,
     /// The number of changes that follow.
     pub changes: usize,
-    /// A sentence about what may be missing.
+    /// A sentence about possible gaps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
 }
@@ -111,7 +108,7 @@ pub struct ShownChange {
 }
 
 impl ShownChange {
-    /// A change as one sees it who looks at `below` only; nothing if it cannot be seen there.
+    /// A change as it looks to a program that knows `below` only; nothing if it does not show there.
     pub(crate) fn new(change: ChangedName, below: &[u8]) -> Option<Self> {
         let inside = |path: &[u8]| -> Option<Vec<u8>> {
             if below.is_empty() {
@@ -159,7 +156,7 @@ pub struct ShownTree {
     pub bytes: u64,
     /// Times that it was read from the host.
     pub scans: u64,
-    /// Why it is lost, or what could not be read.
+    /// The reason why it is lost, or the last name that could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
 }
@@ -190,7 +187,7 @@ mod tests {
     fn a_request_needs_only_what_it_is_about() {
         let read: IndexRequest = serde_json::from_str(r#"{"do":"changed","path":"/a","new":1}"#).expect("JSON");
         let path = WirePath::Text("/a".into());
-        assert_eq!(read, IndexRequest::Changed { path, since: None, wait: false, scanned: false });
+        assert_eq!(read, IndexRequest::Changed { path, since: None, wait: false });
         assert_eq!(serde_json::to_string(&IndexRequest::Stop).expect("JSON"), r#"{"do":"stop"}"#);
     }
 

@@ -28,7 +28,7 @@ use crate::clock::ChangeClock;
 use crate::protocol::{
     Failure, IndexRequest, LONGEST, Moment, ShownChange, ShownTree, TreeList, WirePath,
 };
-use crate::tree::{IndexedTree, TreeLimits, TreePhase};
+use crate::tree::{IndexedTree, TreeLimits, IndexPhase};
 
 /// Connections at a time; further ones are refused with a sentence.
 const CONNECTIONS: usize = 256;
@@ -167,8 +167,8 @@ impl IndexServer {
                 stream.set_read_timeout(None)?;
                 (&mut &*stream).read_exact(&mut [0])
             }
-            Ok(IndexRequest::Changed { path, since, wait, scanned }) => {
-                match self.changed(stream, &path, since.as_deref(), wait, scanned) {
+            Ok(IndexRequest::Changed { path, since, wait }) => {
+                match self.changed(stream, &path, since.as_deref(), wait) {
                     Ok(Some((moment, changes))) => {
                         let mut out = BufWriter::new(stream);
                         line_of(&mut out, &moment)?;
@@ -214,18 +214,12 @@ impl IndexServer {
         path: &WirePath,
         since: Option<&str>,
         wait: bool,
-        scanned: bool,
     ) -> Result<Option<(Moment, Vec<ShownChange>)>, String> {
         let path = path.bytes().ok_or("the path is no path")?;
         // A clock that is none of ours is of no known moment.
         let since: Option<ChangeClock> = since.and_then(|since| since.parse().ok());
         loop {
             let (tree, below) = self.tree_of(&path)?;
-            while scanned && tree.wait_scanned(LOOK) == TreePhase::Scanning {
-                if has_gone(stream) {
-                    return Ok(None);
-                }
-            }
             let answer = tree.changed_since(since, &below);
             let fresh = answer.changes.is_none();
             let changes = answer.changes.unwrap_or_default();
@@ -248,9 +242,9 @@ impl IndexServer {
             let tree = Arc::clone(&served.tree.lock());
             let figures = tree.figures();
             let (state, lost) = match figures.phase {
-                TreePhase::Scanning => ("scanning", None),
-                TreePhase::Following => ("following", None),
-                TreePhase::Lost(why) => ("lost", Some(why)),
+                IndexPhase::Scanning => ("scanning", None),
+                IndexPhase::Following => ("following", None),
+                IndexPhase::Lost(why) => ("lost", Some(why)),
             };
             let unread = |last| format!("{} names could not be read, lastly {last}", figures.unread.0);
             let moved = || (!tree.is_there()).then(|| "the path leads elsewhere by now".to_owned());

@@ -17,7 +17,7 @@ use crate::print::{out, say};
 /// Asks and prints.
 pub fn run(args: &Changed) -> Result<()> {
     let client = IndexClient::new(args.socket.as_deref());
-    let answer = client.changed(&args.path, args.since.as_deref(), args.wait, true);
+    let answer = client.changed(&args.path, args.since.as_deref(), args.wait);
     let (moment, changes) = answer.map_err(|why| anyhow!(why))?;
     if let Some(warning) = &moment.warning {
         say(warning);

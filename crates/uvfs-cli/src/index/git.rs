@@ -20,8 +20,7 @@ pub fn run(args: &GitFsmonitor) -> Result<()> {
         bail!("git's protocol of version 2 is spoken here, not {}", args.version);
     }
     let client = IndexClient::new(args.socket.as_deref());
-    // While the tree is being read, git looks itself.
-    let answer = client.changed(Path::new("."), Some(&args.token), false, false);
+    let answer = client.changed(Path::new("."), Some(&args.token), false);
     let (moment, changes) = answer.map_err(|why| anyhow!(why))?;
     out(answer_of(&moment, &changes)?)
 }

@@ -18,7 +18,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::{Signal, getpid, kill_process};
 use sd_notify::NotifyState;
 use uvfs_index::protocol::WirePath;
-use uvfs_index::{IndexClient, IndexServer, IndexSocket, TreeLimits, TreePhase, usual_socket};
+use uvfs_index::{IndexClient, IndexServer, IndexSocket, TreeLimits, IndexPhase, usual_socket};
 
 use crate::args::Index;
 use crate::daemon;
@@ -99,7 +99,7 @@ fn announce(server: &IndexServer, child: bool) {
     loop {
         let trees = server.trees();
         bar.set_position(trees.iter().map(|tree| tree.figures().names).sum());
-        let scanning = trees.iter().find(|tree| tree.wait_scanned(TICK) == TreePhase::Scanning);
+        let scanning = trees.iter().find(|tree| tree.wait_scanned(TICK) == IndexPhase::Scanning);
         if scanning.is_none() {
             break;
         }
@@ -109,7 +109,7 @@ fn announce(server: &IndexServer, child: bool) {
         let figures = tree.figures();
         let dir = tree.path().display();
         match figures.phase {
-            TreePhase::Lost(why) => say(format_args!("{dir} is not known: {why}")),
+            IndexPhase::Lost(why) => say(format_args!("{dir} is not known: {why}")),
             _ if !child => say(format_args!("{} names of {dir} are known, and followed", figures.names)),
             _ => {}
         }

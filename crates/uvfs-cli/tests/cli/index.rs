@@ -175,7 +175,13 @@ fn an_index_that_lost_events_says_all() {
     kill_process(server, Signal::CONT).expect("continue");
     let (now, changes) = served.changed(&["--since", &clock]);
     assert!(now.split(':').next() != clock.split(':').next() && changes == ["all\t./"], "{now} {changes:?}");
-    let list = String::from_utf8(served.uvfs(&["index", "--list"]).stdout).expect("UTF-8");
+    let until = Instant::now() + SOON;
+    let list = loop {
+        let list = String::from_utf8(served.uvfs(&["index", "--list"]).stdout).expect("UTF-8");
+        if !list.contains("scanning") || Instant::now() > until {
+            break list;
+        }
+    };
     assert!(list.contains(&format!("following, {} names", most + 11)), "{list}");
     assert!(list.contains("read 2 times"), "{list}");
 }

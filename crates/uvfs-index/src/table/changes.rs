@@ -61,7 +61,7 @@ pub struct ChangedName {
     /// The type of the file, as find(1) has it; none of a removed name.
     pub file_type: Option<char>,
     /// Everything below `path` and below `from` may be different: a directory is, or was, made or renamed or removed.
-    /// What is below is not always listed by itself.
+    /// Names below it are not always listed by themselves.
     pub whole: bool,
 }
 

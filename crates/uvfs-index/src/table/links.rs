@@ -211,7 +211,7 @@ impl NameTable {
         links.into_iter().for_each(|at| self.kill(at, note));
     }
 
-    /// Another file has this number now: what is known of the former one is out of date.
+    /// Another file has this number now, so the former one's names are out of date.
     pub(super) fn vacate(&mut self, ino: u64, note: Note) {
         if let Some(file) = self.by_number(ino).filter(|&file| file != super::ROOT) {
             self.kill_links(file, note);
@@ -253,7 +253,7 @@ impl NameTable {
         Some(())
     }
 
-    /// Drops a file without a name, and everything below it. What is below and has another name stays.
+    /// Drops a file without a name, and everything below it. A file below it that has another name stays.
     pub(super) fn drop_file(&mut self, file: u32) {
         let mut nameless = vec![file];
         while let Some(file) = nameless.pop() {

@@ -47,7 +47,7 @@ use crate::queue::ReportQueue;
 use crate::table::changes::ChangedName;
 use crate::table::{FileFacts, NameTable, ROOT};
 
-/// What a tree may use.
+/// The limits of a tree.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeLimits {
     /// Threads of the first scan; 0 for as many as processors.
@@ -64,7 +64,7 @@ impl Default for TreeLimits {
 
 /// How far a tree is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TreePhase {
+pub enum IndexPhase {
     /// It is read from the host.
     Scanning,
     /// All of it is known, and followed.
@@ -77,7 +77,7 @@ pub enum TreePhase {
 #[derive(Clone, Debug)]
 pub struct TreeFigures {
     /// How far it is.
-    pub phase: TreePhase,
+    pub phase: IndexPhase,
     /// Names, the root among them.
     pub names: u64,
     /// Bytes of the table.
@@ -97,7 +97,7 @@ pub struct ChangesSince {
     pub clock: ChangeClock,
     /// The changes, the oldest first; nothing if everything may have changed.
     pub changes: Option<Vec<ChangedName>>,
-    /// What is known to be missing from the answer.
+    /// A sentence about gaps in the answer.
     pub warning: Option<String>,
 }
 
@@ -117,7 +117,7 @@ pub struct IndexedName<'a> {
 struct Content {
     table: NameTable,
     instance: u64,
-    phase: TreePhase,
+    phase: IndexPhase,
     scans: u64,
     unread: (u64, Option<String>),
 }
@@ -169,7 +169,7 @@ impl IndexedTree {
         let content = Content {
             table: NameTable::new(&host.root_facts().map_err(root)?, host.root_handle().clone()),
             instance: ChangeClock::new_instance()?,
-            phase: TreePhase::Scanning,
+            phase: IndexPhase::Scanning,
             scans: 0,
             unread: (0, None),
         };
@@ -213,20 +213,20 @@ impl IndexedTree {
     }
 
     /// Waits until the tree is not being scanned, at most for `patience`. Returns the phase then.
-    pub fn wait_scanned(&self, patience: Duration) -> TreePhase {
+    pub fn wait_scanned(&self, patience: Duration) -> IndexPhase {
         let deadline = Instant::now() + patience;
         let mut done = self.shared.done.lock();
         loop {
             // The phase moves before `moved` is notified under `done`, so no move is missed.
             let phase = self.phase();
-            let scanning = phase == TreePhase::Scanning;
+            let scanning = phase == IndexPhase::Scanning;
             if !scanning || self.shared.moved.wait_until(&mut done, deadline).timed_out() {
                 return phase;
             }
         }
     }
 
-    fn phase(&self) -> TreePhase {
+    fn phase(&self) -> IndexPhase {
         self.shared.content.read().phase.clone()
     }
 
@@ -235,26 +235,26 @@ impl IndexedTree {
         self.watcher.drain();
         let wanted = self.shared.queue.put_in();
         let mut done = self.shared.done.lock();
-        while *done < wanted && self.phase() == TreePhase::Following {
+        while *done < wanted && self.phase() == IndexPhase::Following {
             self.shared.moved.wait(&mut done);
         }
     }
 
-    /// What changed since a moment, at or below a path. Every change that ended before this call is in the answer.
+    /// The changes since a moment, at or below a path. Every change that ended before this call is in the answer.
     /// Without `since`, or if that moment is not known, everything may have changed. O(changes since then), whatever
     /// the size of the tree.
     pub fn changed_since(&self, since: Option<ChangeClock>, below: &[u8]) -> ChangesSince {
         self.settle();
         let content = self.shared.content.read();
         let warning = match &content.phase {
-            TreePhase::Lost(why) => Some(why.clone()),
+            IndexPhase::Lost(why) => Some(why.clone()),
             _ => {
                 let of_last = |last: &String| format!("{} could not be read, lastly {last}", content.unread.0);
                 content.unread.1.as_ref().map(of_last)
             }
         };
         let known = since.filter(|since| {
-            since.instance == content.instance && content.phase == TreePhase::Following
+            since.instance == content.instance && content.phase == IndexPhase::Following
         });
         let changes = known.and_then(|since| content.table.changed_since(since.tick, below));
         ChangesSince { clock: content.clock(), changes, warning }
@@ -267,7 +267,7 @@ impl IndexedTree {
         loop {
             let moved = {
                 let content = self.shared.content.read();
-                content.clock() != since || content.phase != TreePhase::Following
+                content.clock() != since || content.phase != IndexPhase::Following
             };
             if moved {
                 return true;
@@ -278,8 +278,8 @@ impl IndexedTree {
         }
     }
 
-    /// Visits a file and everything below it, each directory before its content, in no order otherwise. All that the
-    /// visitor sees is of one moment; changes wait meanwhile. `visit` returns whether to go into a directory.
+    /// Visits a file and everything below it, each directory before its content, in no order otherwise. The visitor
+    /// sees the names of one moment; changes wait meanwhile. `visit` returns whether to go into a directory.
     ///
     /// # Errors
     /// The reason if the tree is not known, ENOENT in words if the path is not.
@@ -291,9 +291,9 @@ impl IndexedTree {
         self.settle();
         let content = self.shared.content.read();
         match &content.phase {
-            TreePhase::Lost(why) => return Err(why.clone()),
-            TreePhase::Scanning => return Err("the tree is being read".into()),
-            TreePhase::Following => {}
+            IndexPhase::Lost(why) => return Err(why.clone()),
+            IndexPhase::Scanning => return Err("the tree is being read".into()),
+            IndexPhase::Following => {}
         }
         let table = &content.table;
         let start = table.walk(below).ok_or("there is no such name in the index")?;

@@ -24,7 +24,7 @@ fn followed() -> Option<(tempfile::TempDir, IndexedTree)> {
 }
 
 fn of_index(tree: &IndexedTree) -> Walk {
-    assert_eq!(tree.wait_scanned(Duration::from_secs(60)), TreePhase::Following);
+    assert_eq!(tree.wait_scanned(Duration::from_secs(60)), IndexPhase::Following);
     let mut walk = Walk::new();
     let visited = tree.visit(b"", |name| {
         assert!(walk.insert(name.path.to_vec(), name.facts).is_none());
@@ -112,7 +112,7 @@ fn a_lost_watch_is_never_silence() {
     of_index(&tree);
     let clock = tree.changed_since(None, b"").clock;
     tree.shared.queue.ended("reading failed");
-    while tree.figures().phase == TreePhase::Following {
+    while tree.figures().phase == IndexPhase::Following {
         std::thread::yield_now();
     }
     fs::write(dir.path().join("f"), "text").expect("write");

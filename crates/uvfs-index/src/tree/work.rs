@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::{Content, Shared, TreePhase};
+use super::{Content, Shared, IndexPhase};
 use crate::clock::ChangeClock;
 use crate::host::{FoundName, facts_of};
 use crate::queue::{Report, ToDo};
@@ -60,11 +60,11 @@ impl Shared {
     }
 
     fn is_lost(&self) -> bool {
-        matches!(self.content.read().phase, TreePhase::Lost(_))
+        matches!(self.content.read().phase, IndexPhase::Lost(_))
     }
 
     fn lose(&self, why: String) {
-        self.content.write().phase = TreePhase::Lost(why);
+        self.content.write().phase = IndexPhase::Lost(why);
         drop(self.done.lock());
         self.moved.notify_all();
     }
@@ -84,7 +84,7 @@ impl Shared {
                 content.instance = ChangeClock::new_instance().map_err(Stop::Lost)?;
                 content.table = NameTable::new(&facts, self.host.root_handle().clone());
             }
-            content.phase = TreePhase::Scanning;
+            content.phase = IndexPhase::Scanning;
             content.unread = (0, None);
             content.scans += 1;
         }
@@ -100,7 +100,7 @@ impl Shared {
             Err(Stop::Again) if self.queue.interrupts() => Ok(()),
             Ok(()) => {
                 self.content.write().table.purge();
-                self.content.write().phase = TreePhase::Following;
+                self.content.write().phase = IndexPhase::Following;
                 drop(self.done.lock());
                 self.moved.notify_all();
                 Ok(())
@@ -282,7 +282,7 @@ impl Shared {
     }
 }
 
-/// What follows from a look.
+/// The consequence of a look.
 enum PutStep {
     Done,
     NewDirectory(HostHandle),

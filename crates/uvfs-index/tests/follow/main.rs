@@ -11,7 +11,7 @@ use std::process::{Child, ExitCode};
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
-use uvfs_index::{IndexedTree, TreeLimits, TreePhase};
+use uvfs_index::{IndexedTree, TreeLimits, IndexPhase};
 
 use walk::{assert_complete, assert_same, of_host, of_index};
 
@@ -72,7 +72,7 @@ fn quiet_moments() {
     let dir = temporary();
     let root = dir.path().join("tree");
     let tree = IndexedTree::start(&root, TreeLimits::default()).expect("a tree");
-    assert_eq!(tree.wait_scanned(MINUTE), TreePhase::Following);
+    assert_eq!(tree.wait_scanned(MINUTE), IndexPhase::Following);
     // Clocks and walks of earlier quiet moments.
     let mut known = Vec::new();
     for round in 0..rounds(25) {
@@ -104,7 +104,7 @@ fn scan_among_changes() {
         assert_eq!(first.changes, None);
         let before = of_host(&root);
         wait(changers);
-        assert_eq!(tree.wait_scanned(MINUTE), TreePhase::Following);
+        assert_eq!(tree.wait_scanned(MINUTE), IndexPhase::Following);
         let (index, host) = (of_index(&tree), of_host(&root));
         assert_same(&index, &host, &format!("round {round}"));
         let answer = tree.changed_since(Some(first.clock), b"");
@@ -121,7 +121,7 @@ fn each_change() {
         fs::write(root.join(format!("f{nth}")), "text").expect("write");
     }
     let tree = IndexedTree::start(&root, TreeLimits::default()).expect("a tree");
-    assert_eq!(tree.wait_scanned(MINUTE), TreePhase::Following);
+    assert_eq!(tree.wait_scanned(MINUTE), IndexPhase::Following);
     let mut clock = tree.changed_since(None, b"").clock;
     for nth in 0..50 {
         fs::write(root.join(format!("f{nth}")), "other text").expect("write");
