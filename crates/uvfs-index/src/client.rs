@@ -52,8 +52,7 @@ impl IndexClient {
         since: Option<&str>,
         wait: bool,
     ) -> Result<(Moment, Vec<ShownChange>), String> {
-        // A path that does not exist may have existed.
-        let path = path.canonicalize().or_else(|_| std::path::absolute(path)).map_err(|error| error.to_string())?;
+        let path = resolved(path).map_err(|error| format!("{}: {error}", path.display()))?;
         let path = WirePath::new(path.as_os_str().as_bytes());
         let since = since.map(str::to_owned);
         let mut answer = self.ask(&IndexRequest::Changed { path, since, wait })?;
@@ -98,6 +97,19 @@ impl IndexClient {
         stream.write_all(&line).map_err(said)?;
         Ok(BufReader::new(stream))
     }
+}
+
+/// The path without symbolic links. Its last parts need not exist: they may have existed.
+fn resolved(path: &Path) -> std::io::Result<PathBuf> {
+    let path = std::path::absolute(path)?;
+    for above in path.ancestors() {
+        if let Ok(found) = above.canonicalize() {
+            // `join` with an empty path would add a slash.
+            let rest = path.strip_prefix(above).unwrap_or(Path::new(""));
+            return Ok(if rest.as_os_str().is_empty() { found } else { found.join(rest) });
+        }
+    }
+    Ok(path)
 }
 
 /// Reads a line of the answer.

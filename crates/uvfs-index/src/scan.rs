@@ -66,7 +66,10 @@ pub(crate) fn scan(host: &HostTree, from: HostHandle, threads: usize, mut each: 
         if none {
             // The system has no thread for us.
             drop(receive);
-            read_below(host, HostHandle::from_bytes(scan.first().as_bytes()), &mut each);
+            read_below(host, scan.first(), &mut |listing| {
+                let dirs = listing.names.iter().filter_map(|(_, found)| found.handle.clone()).collect();
+                each(listing).then_some(dirs)
+            });
             return;
         }
         while let Ok(listing) = receive.recv() {
@@ -79,14 +82,20 @@ pub(crate) fn scan(host: &HostTree, from: HostHandle, threads: usize, mut each: 
     });
 }
 
-/// The same by the calling thread alone, for what is probably small.
-pub(crate) fn read_below(host: &HostTree, from: HostHandle, each: &mut impl FnMut(DirListing) -> bool) {
+/// The same by the calling thread alone, for directories that are probably small. `each` returns those of the listing
+/// that are to be read too, or nothing to end early.
+pub(crate) fn read_below(
+    host: &HostTree,
+    from: HostHandle,
+    each: &mut impl FnMut(DirListing) -> Option<Vec<HostHandle>>,
+) {
     let mut dirs = vec![from];
     while let Some(dir) = dirs.pop() {
         let mut goes_on = true;
-        read(host, &dir, |listing, found| {
-            dirs.extend(found);
-            goes_on = each(listing);
+        read(host, &dir, |listing, _| {
+            let further = each(listing);
+            goes_on = further.is_some();
+            dirs.extend(further.into_iter().flatten());
             goes_on
         });
         if !goes_on {

@@ -217,7 +217,7 @@ impl IndexServer {
     ) -> Result<Option<(Moment, Vec<ShownChange>)>, String> {
         let path = path.bytes().ok_or("the path is no path")?;
         // A clock that is none of ours is of no known moment.
-        let since: Option<ChangeClock> = since.and_then(|since| since.parse().ok());
+        let mut since: Option<ChangeClock> = since.and_then(|since| since.parse().ok());
         loop {
             let (tree, below) = self.tree_of(&path)?;
             let answer = tree.changed_since(since, &below);
@@ -229,6 +229,8 @@ impl IndexServer {
                 let (clock, warning) = (answer.clock.to_string(), answer.warning);
                 return Ok(Some((Moment { clock, fresh, changes: changes.len(), warning }, changes)));
             }
+            // Nothing until then concerns the client.
+            since = Some(answer.clock);
             while !tree.wait_for_change(answer.clock, LOOK) && tree.is_there() {
                 if has_gone(stream) {
                     return Ok(None);

@@ -160,8 +160,12 @@ impl HostTree {
     /// # Errors
     /// ESTALE if it is gone.
     pub(crate) fn open_dir(&self, handle: &HostHandle) -> Result<OwnedFd, Errno> {
-        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOATIME;
-        sys::open_by_handle(self.root.as_fd(), handle, flags)
+        let open = |more| sys::open_by_handle(self.root.as_fd(), handle, libc::O_RDONLY | libc::O_DIRECTORY | more);
+        match open(libc::O_NOATIME) {
+            // Another user's, and we have no CAP_FOWNER: then its access time moves.
+            Err(Errno::PERM) => open(0),
+            opened => opened,
+        }
     }
 }
 

@@ -57,7 +57,7 @@ pub(crate) enum PutError {
     Cycle,
     /// The directory itself was below something that is out of date, and is no longer known.
     NoDirectory,
-    /// 2³² names or files, or 32 GiB of names.
+    /// 2³² names or files, 32 GiB of names, or a name of more than 255 bytes.
     Full,
 }
 
@@ -132,9 +132,10 @@ impl NameTable {
 
     /// Bytes of memory.
     pub(crate) fn bytes(&self) -> usize {
-        let records = self.names.capacity() * size_of::<NameRecord>()
-            + self.files.capacity() * size_of::<FileRecord>()
-            + self.dirs.capacity() * size_of::<DirRecord>()
+        // A vector's memory beyond its length was never written, so the system has given none.
+        let records = self.names.len() * size_of::<NameRecord>()
+            + self.files.len() * size_of::<FileRecord>()
+            + self.dirs.len() * size_of::<DirRecord>()
             + self.free_dirs.capacity() * 4
             + self.limbo.capacity() * 8;
         // A directory's handle is an allocation of its own. A B-tree's nodes are two thirds full.

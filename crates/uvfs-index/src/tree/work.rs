@@ -10,7 +10,7 @@ use crate::clock::ChangeClock;
 use crate::host::{FoundName, facts_of};
 use crate::queue::{Report, ToDo};
 use crate::scan::{DirListing, read_below, scan};
-use crate::table::{HostHandle, NameTable, Note, PutError};
+use crate::table::{HostHandle, NameTable, Note, PutError, ROOT};
 
 /// Looks at the way up before the tree is read anew.
 const TRIES: usize = 3;
@@ -64,7 +64,12 @@ impl Shared {
     }
 
     fn lose(&self, why: String) {
-        self.content.write().phase = IndexPhase::Lost(why);
+        {
+            let mut content = self.content.write();
+            // Nobody is answered from the table any more.
+            content.table = NameTable::new(&content.table.facts(ROOT), self.host.root_handle().clone());
+            content.phase = IndexPhase::Lost(why);
+        }
         drop(self.done.lock());
         self.moved.notify_all();
     }
@@ -92,7 +97,11 @@ impl Shared {
         self.moved.notify_all();
         let mut outcome = Ok(());
         scan(&self.host, self.host.root_handle().clone(), self.threads(), |listing| {
-            outcome = if self.queue.interrupts() { Err(Stop::Again) } else { self.apply(listing, Note::Silent) };
+            outcome = if self.queue.interrupts() {
+                Err(Stop::Again)
+            } else {
+                self.apply(listing, Note::Silent).map(drop)
+            };
             outcome.is_ok()
         });
         match outcome {
@@ -116,8 +125,9 @@ impl Shared {
         }
     }
 
-    /// Puts a listing into the table.
-    fn apply(&self, listing: DirListing, note: Note) -> Result<(), Stop> {
+    /// Puts a listing into the table. Returns the directories in it that were not known.
+    fn apply(&self, listing: DirListing, note: Note) -> Result<Vec<HostHandle>, Stop> {
+        let mut new = Vec::new();
         let mut content = self.content.write();
         if let Some(errno) = listing.failed {
             content.could_not_read(format!("a directory: {errno}"));
@@ -126,21 +136,22 @@ impl Shared {
             content.unseen(&name, errno);
         }
         // A directory that was dropped since: a report says where it is.
-        let Some(mut dir) = content.table.dir_of(listing.dir.as_bytes()) else { return Ok(()) };
+        let Some(mut dir) = content.table.dir_of(listing.dir.as_bytes()) else { return Ok(new) };
         for (name, found) in listing.names {
+            let handle = found.handle.clone();
             match content.table.put(dir, &name, &found.facts, found.handle, note) {
-                Ok(_) => {}
+                Ok(put) => new.extend(handle.filter(|_| put.new_dir)),
                 Err(PutError::Full) => return Err(full()),
                 // Looked at once all is read.
                 Err(PutError::Cycle) => self.queue.report(Report::Name(listing.dir.clone(), name)),
-                Err(PutError::NoDirectory) => return Ok(()),
+                Err(PutError::NoDirectory) => return Ok(new),
             }
             match content.table.dir_of(listing.dir.as_bytes()) {
                 Some(now) => dir = now,
-                None => return Ok(()),
+                None => return Ok(new),
             }
         }
-        self.within_limit(&content)
+        self.within_limit(&content).map(|()| new)
     }
 
     fn within_limit(&self, content: &Content) -> Result<(), Stop> {
@@ -275,8 +286,10 @@ impl Shared {
     fn read_new(&self, handle: HostHandle) -> Result<(), Stop> {
         let mut outcome = Ok(());
         read_below(&self.host, handle, &mut |listing| {
-            outcome = if self.queue.interrupts() { Err(Stop::Again) } else { self.apply(listing, Note::Tick) };
-            outcome.is_ok()
+            // A directory that was known is followed already, and what is below it with it.
+            let applied =
+                if self.queue.interrupts() { Err(Stop::Again) } else { self.apply(listing, Note::Tick) };
+            applied.map_err(|stop| outcome = Err(stop)).ok()
         });
         outcome
     }
@@ -292,7 +305,7 @@ enum PutStep {
 }
 
 fn full() -> Stop {
-    Stop::Lost("there are more names than the index can hold (2^32 names, or 32 GiB of them)".into())
+    Stop::Lost("there is more than an index can hold: 2^32 names, 32 GiB of names, or a name of 256 bytes".into())
 }
 
 impl Content {
