@@ -71,7 +71,9 @@ pub fn leave_terminal() -> Result<()> {
 /// error means that nobody waits any more.
 pub fn ready() -> Result<()> {
     let mut stdout = io::stdout().lock();
-    writeln!(stdout, "{READY}").and_then(|()| stdout.flush()).context("the process that asked for this one is gone")?;
+    writeln!(stdout, "{READY}")
+        .and_then(|()| stdout.flush())
+        .context("the process that asked for this one is gone")?;
     let null =
         OpenOptions::new().read(true).write(true).open("/dev/null").context("cannot open /dev/null")?;
     rustix::stdio::dup2_stdout(&null)?;

@@ -27,4 +27,4 @@ pub use clock::ChangeClock;
 pub use server::{IndexServer, IndexSocket};
 pub use table::changes::{ChangeKind, ChangedName};
 pub use table::{FileFacts, HostHandle};
-pub use tree::{ChangesSince, IndexedName, IndexedTree, TreeFigures, TreeLimits, IndexPhase};
+pub use tree::{ChangesSince, IndexPhase, IndexedName, IndexedTree, TreeFigures, TreeLimits};

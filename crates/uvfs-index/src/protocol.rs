@@ -185,15 +185,22 @@ mod tests {
 
     #[test]
     fn a_request_needs_only_what_it_is_about() {
-        let read: IndexRequest = serde_json::from_str(r#"{"do":"changed","path":"/a","new":1}"#).expect("JSON");
+        let read: IndexRequest =
+            serde_json::from_str(r#"{"do":"changed","path":"/a","new":1}"#).expect("JSON");
         let path = WirePath::Text("/a".into());
         assert_eq!(read, IndexRequest::Changed { path, since: None, wait: false });
         assert_eq!(serde_json::to_string(&IndexRequest::Stop).expect("JSON"), r#"{"do":"stop"}"#);
     }
 
-    fn seen(kind: ChangeKind, path: &str, from: Option<&str>, below: &str) -> (String, String, Option<String>) {
+    fn seen(
+        kind: ChangeKind,
+        path: &str,
+        from: Option<&str>,
+        below: &str,
+    ) -> (String, String, Option<String>) {
         let bytes = |text: &str| text.as_bytes().to_vec();
-        let change = ChangedName { kind, path: bytes(path), from: from.map(bytes), file_type: Some('f'), whole: true };
+        let change =
+            ChangedName { kind, path: bytes(path), from: from.map(bytes), file_type: Some('f'), whole: true };
         let shown = ShownChange::new(change, below.as_bytes()).expect("seen");
         let text = |path: WirePath| match path {
             WirePath::Text(text) => text,
@@ -205,7 +212,8 @@ mod tests {
     #[test]
     fn a_rename_across_the_border_is_seen_from_one_side() {
         use ChangeKind::{Removed, Renamed};
-        let is = |kind: &str, path: &str, from: Option<&str>| (kind.into(), path.into(), from.map(str::to_owned));
+        let is =
+            |kind: &str, path: &str, from: Option<&str>| (kind.into(), path.into(), from.map(str::to_owned));
         assert_eq!(seen(Renamed, "a/x", Some("a/y"), "a"), is("renamed", "x", Some("y")));
         assert_eq!(seen(Renamed, "a/x", Some("b/y"), "a"), is("created", "x", None));
         assert_eq!(seen(Renamed, "ab/x", Some("a/y"), "a"), is("removed", "y", None));

@@ -52,14 +52,22 @@ struct Scan<'a> {
 
 /// Reads everything below a directory with so many threads. `each` gets every listing, in the calling thread, and
 /// returns false to end early.
-pub(crate) fn scan(host: &HostTree, from: HostHandle, threads: usize, mut each: impl FnMut(DirListing) -> bool) {
+pub(crate) fn scan(
+    host: &HostTree,
+    from: HostHandle,
+    threads: usize,
+    mut each: impl FnMut(DirListing) -> bool,
+) {
     let work = Work { dirs: [from].into(), ..Work::default() };
     let scan = Scan { host, work: Mutex::new(work), more: Condvar::new() };
     let (send, receive): (SyncSender<DirListing>, Receiver<DirListing>) = sync_channel(WAITING);
     thread::scope(|scope| {
         let spawned = (0..threads.max(1)).filter(|_| {
             let (scan, send) = (&scan, send.clone());
-            thread::Builder::new().name("uvfs-scan".into()).spawn_scoped(scope, move || scan.run(&send)).is_ok()
+            thread::Builder::new()
+                .name("uvfs-scan".into())
+                .spawn_scoped(scope, move || scan.run(&send))
+                .is_ok()
         });
         let none = spawned.count() == 0;
         drop(send);

@@ -25,10 +25,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, Mode, Timespec, flock};
 
 use crate::clock::ChangeClock;
-use crate::protocol::{
-    Failure, IndexRequest, LONGEST, Moment, ShownChange, ShownTree, TreeList, WirePath,
-};
-use crate::tree::{IndexedTree, TreeLimits, IndexPhase};
+use crate::protocol::{Failure, IndexRequest, LONGEST, Moment, ShownChange, ShownTree, TreeList, WirePath};
+use crate::tree::{IndexPhase, IndexedTree, TreeLimits};
 
 /// Connections at a time; further ones are refused with a sentence.
 const CONNECTIONS: usize = 256;
@@ -201,7 +199,10 @@ impl IndexServer {
         if !tree.is_there() {
             let begun = IndexedTree::start(&served.path, self.limits);
             *tree = Arc::new(begun.map_err(|why| {
-                format!("{} is not the directory any more that was indexed, nor can it be: {why}", served.path.display())
+                format!(
+                    "{} is not the directory any more that was indexed, nor can it be: {why}",
+                    served.path.display()
+                )
             })?);
         }
         Ok((Arc::clone(&tree), below))

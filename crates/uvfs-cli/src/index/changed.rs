@@ -111,7 +111,10 @@ mod tests {
         let expected = b"1:2\0.\0old/\0new/\0a\tb\\\xff\0";
         assert_eq!(paths(&moment, &changes).expect("paths"), expected);
         let lines = String::from_utf8(json(&moment, &changes).expect("JSON")).expect("text");
-        assert_eq!(lines.lines().nth(2), Some(r#"{"kind":"renamed","path":"new","from":"old","whole":true}"#));
+        assert_eq!(
+            lines.lines().nth(2),
+            Some(r#"{"kind":"renamed","path":"new","from":"old","whole":true}"#)
+        );
         assert!(lines.ends_with("{\"kind\":\"removed\",\"path\":{\"hex\":\"6109625cff\"}}\n"), "{lines}");
         let fresh = Moment { fresh: true, ..moment };
         assert_eq!(text(&fresh, &[]).expect("text"), b"clock\t1:2\nall\t./\n");

@@ -18,7 +18,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::{Signal, getpid, kill_process};
 use sd_notify::NotifyState;
 use uvfs_index::protocol::WirePath;
-use uvfs_index::{IndexClient, IndexServer, IndexSocket, TreeLimits, IndexPhase, usual_socket};
+use uvfs_index::{IndexClient, IndexPhase, IndexServer, IndexSocket, TreeLimits, usual_socket};
 
 use crate::args::Index;
 use crate::daemon;
@@ -136,7 +136,12 @@ fn list(client: &IndexClient) -> Result<()> {
     for tree in list.trees {
         let path = PathBuf::from(std::ffi::OsString::from_vec(path_of(&tree.path)?));
         let (state, names, bytes) = (&tree.state, tree.names, tree.bytes);
-        write!(text, "{}: {state}, {names} names in {bytes} bytes, read {} times", path.display(), tree.scans)?;
+        write!(
+            text,
+            "{}: {state}, {names} names in {bytes} bytes, read {} times",
+            path.display(),
+            tree.scans
+        )?;
         text += &tree.warning.map(|warning| format!("; {warning}")).unwrap_or_default();
         text.push('\n');
     }

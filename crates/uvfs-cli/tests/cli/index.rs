@@ -4,7 +4,8 @@ use super::*;
 
 use std::path::PathBuf;
 
-pub const PLAIN: &[Test] = &[("asking_without_a_server_is_a_sentence", asking_without_a_server_is_a_sentence)];
+pub const PLAIN: &[Test] =
+    &[("asking_without_a_server_is_a_sentence", asking_without_a_server_is_a_sentence)];
 
 pub const MOUNTING: &[Test] = &[
     ("an_index_says_what_changed", an_index_says_what_changed),
@@ -69,9 +70,9 @@ impl Served {
 
     fn server(&self) -> Pid {
         let socket = format!("--socket\0{}\0", self.socket().display());
-        let pids = fs::read_dir("/proc").expect("/proc").filter_map(|entry| {
-            entry.ok()?.file_name().to_str()?.parse::<i32>().ok()
-        });
+        let pids = fs::read_dir("/proc")
+            .expect("/proc")
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
         let is_server = |pid: &i32| {
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             String::from_utf8_lossy(&line).contains(&socket)

@@ -52,16 +52,24 @@ const MOUNTING: &[Test] = &[
 
 fn main() {
     let reason = missing();
-    let plain =
-        [PLAIN, control::PLAIN, index::PLAIN, kernfs::PLAIN, manners::PLAIN, manual::PLAIN, metrics::PLAIN, remount::PLAIN]
-            .into_iter()
-            .flatten()
-            .map(|&(name, test)| {
-                Trial::test(name, move || {
-                    test();
-                    Ok(())
-                })
-            });
+    let plain = [
+        PLAIN,
+        control::PLAIN,
+        index::PLAIN,
+        kernfs::PLAIN,
+        manners::PLAIN,
+        manual::PLAIN,
+        metrics::PLAIN,
+        remount::PLAIN,
+    ]
+    .into_iter()
+    .flatten()
+    .map(|&(name, test)| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    });
     let mounting = [
         MOUNTING,
         confined::MOUNTING,

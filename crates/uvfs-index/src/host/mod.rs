@@ -83,7 +83,8 @@ impl HostTree {
         let handles = |errno| refused("its files cannot be opened by handle", SEARCH, errno);
         let dir = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let seen = openat(CWD, path, dir, Mode::empty()).map_err(opens)?;
-        let copy = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+        let copy =
+            OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
         let mount = open_tree(&seen, c"", copy).map_err(copies)?;
         sys::make_private(mount.as_fd()).map_err(copies)?;
         // Not O_PATH, which older kernels do not take as the mount of a handle.
@@ -160,7 +161,8 @@ impl HostTree {
     /// # Errors
     /// ESTALE if it is gone.
     pub(crate) fn open_dir(&self, handle: &HostHandle) -> Result<OwnedFd, Errno> {
-        let open = |more| sys::open_by_handle(self.root.as_fd(), handle, libc::O_RDONLY | libc::O_DIRECTORY | more);
+        let open =
+            |more| sys::open_by_handle(self.root.as_fd(), handle, libc::O_RDONLY | libc::O_DIRECTORY | more);
         match open(libc::O_NOATIME) {
             // Another user's, and we have no CAP_FOWNER: then its access time moves.
             Err(Errno::PERM) => open(0),
@@ -169,11 +171,14 @@ impl HostTree {
     }
 }
 
-/// The names in an open directory, with their inode numbers.
+/// A name in a directory, with its inode number.
+pub(crate) type ListedName = (u64, Box<[u8]>);
+
+/// The names in an open directory.
 ///
 /// # Errors
 /// As of getdents64(2).
-pub(crate) fn list(dir: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<Vec<(u64, Box<[u8]>)>, Errno> {
+pub(crate) fn list(dir: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<Vec<ListedName>, Errno> {
     let mut names = Vec::new();
     let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
     while let Some(entry) = entries.next() {

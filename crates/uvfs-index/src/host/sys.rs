@@ -57,7 +57,11 @@ pub(super) fn handle(fd: BorrowedFd<'_>) -> Result<HostHandle, Errno> {
 ///
 /// # Errors
 /// ESTALE if it is gone, EPERM without CAP_DAC_READ_SEARCH.
-pub(super) fn open_by_handle(mount: BorrowedFd<'_>, handle: &HostHandle, flags: i32) -> Result<OwnedFd, Errno> {
+pub(super) fn open_by_handle(
+    mount: BorrowedFd<'_>,
+    handle: &HostHandle,
+    flags: i32,
+) -> Result<OwnedFd, Errno> {
     let (kind, bytes) = handle.parts().ok_or(Errno::STALE)?;
     let mut raw = RawFileHandle { len: bytes.len() as u32, kind, bytes: [0; LONGEST] };
     raw.bytes.get_mut(..bytes.len()).ok_or(Errno::OVERFLOW)?.copy_from_slice(bytes);

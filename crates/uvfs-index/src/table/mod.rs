@@ -24,9 +24,9 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-pub use records::{FileFacts, HostHandle};
 pub(crate) use records::NONE;
 use records::{DirRecord, FileRecord, NameRecord};
+pub use records::{FileFacts, HostHandle};
 
 use changes::Change;
 
@@ -146,9 +146,9 @@ impl NameTable {
 
     /// The directory with this handle, as a file.
     pub(crate) fn dir_of(&self, handle: &[u8]) -> Option<u32> {
-        let found = self.by_handle.find(self.hash.hash_one(handle), |&dir| {
-            self.dirs[dir as usize].handle.as_bytes() == handle
-        });
+        let found = self
+            .by_handle
+            .find(self.hash.hash_one(handle), |&dir| self.dirs[dir as usize].handle.as_bytes() == handle);
         found.map(|&dir| self.dirs[dir as usize].file)
     }
 

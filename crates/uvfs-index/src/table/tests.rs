@@ -31,7 +31,8 @@ impl NameTable {
     /// Kind, path, former path, and whether all below it is meant.
     fn since(&self, tick: u64) -> Vec<(ChangeKind, String, Option<String>, bool)> {
         let text = |path: Vec<u8>| String::from_utf8(path).expect("UTF-8");
-        let shown = |change: ChangedName| (change.kind, text(change.path), change.from.map(text), change.whole);
+        let shown =
+            |change: ChangedName| (change.kind, text(change.path), change.from.map(text), change.whole);
         self.changed_since(tick, b"").expect("known").into_iter().map(shown).collect()
     }
 
@@ -41,7 +42,9 @@ impl NameTable {
         while let Some((path, file)) = below.pop() {
             if self.facts(file).is_dir() {
                 let names = self.children(file);
-                below.extend(names.map(|(name, file)| (format!("{path}/{}", String::from_utf8_lossy(name)), file)));
+                below.extend(
+                    names.map(|(name, file)| (format!("{path}/{}", String::from_utf8_lossy(name)), file)),
+                );
             }
             paths.push(path);
         }
@@ -51,7 +54,12 @@ impl NameTable {
     }
 }
 
-fn change(kind: ChangeKind, path: &str, from: Option<&str>, whole: bool) -> (ChangeKind, String, Option<String>, bool) {
+fn change(
+    kind: ChangeKind,
+    path: &str,
+    from: Option<&str>,
+    whole: bool,
+) -> (ChangeKind, String, Option<String>, bool) {
     (kind, path.into(), from.map(str::to_owned), whole)
 }
 

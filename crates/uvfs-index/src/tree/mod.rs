@@ -48,18 +48,12 @@ use crate::table::changes::ChangedName;
 use crate::table::{FileFacts, NameTable, ROOT};
 
 /// The limits of a tree.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct TreeLimits {
     /// Threads of the first scan; 0 for as many as processors.
     pub threads: usize,
     /// Bytes of memory of the table; 0 for no limit.
     pub memory: usize,
-}
-
-impl Default for TreeLimits {
-    fn default() -> Self {
-        Self { threads: 0, memory: 0 }
-    }
 }
 
 /// How far a tree is.
@@ -249,13 +243,13 @@ impl IndexedTree {
         let warning = match &content.phase {
             IndexPhase::Lost(why) => Some(why.clone()),
             _ => {
-                let of_last = |last: &String| format!("{} could not be read, lastly {last}", content.unread.0);
+                let of_last =
+                    |last: &String| format!("{} could not be read, lastly {last}", content.unread.0);
                 content.unread.1.as_ref().map(of_last)
             }
         };
-        let known = since.filter(|since| {
-            since.instance == content.instance && content.phase == IndexPhase::Following
-        });
+        let known = since
+            .filter(|since| since.instance == content.instance && content.phase == IndexPhase::Following);
         let changes = known.and_then(|since| content.table.changed_since(since.tick, below));
         ChangesSince { clock: content.clock(), changes, warning }
     }
@@ -283,11 +277,7 @@ impl IndexedTree {
     ///
     /// # Errors
     /// The reason if the tree is not known, ENOENT in words if the path is not.
-    pub fn visit(
-        &self,
-        below: &[u8],
-        mut visit: impl FnMut(&IndexedName<'_>) -> bool,
-    ) -> Result<(), String> {
+    pub fn visit(&self, below: &[u8], mut visit: impl FnMut(&IndexedName<'_>) -> bool) -> Result<(), String> {
         self.settle();
         let content = self.shared.content.read();
         match &content.phase {

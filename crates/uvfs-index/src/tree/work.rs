@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::{Content, Shared, IndexPhase};
+use super::{Content, IndexPhase, Shared};
 use crate::clock::ChangeClock;
 use crate::host::{FoundName, facts_of};
 use crate::queue::{Report, ToDo};
@@ -272,7 +272,9 @@ impl Shared {
             };
             let mut content = self.content.write();
             let Some(dir) = content.table.dir_of(handle.as_bytes()) else { continue };
-            let Some(known) = content.table.child(dir, &name).filter(|known| *known == file) else { continue };
+            let Some(known) = content.table.child(dir, &name).filter(|known| *known == file) else {
+                continue;
+            };
             let ino = content.table.facts(known).ino;
             if !matches!(&found, Ok(Some(found)) if found.facts.ino == ino) {
                 content.table.gone(dir, &name).map_err(|_| full())?;
@@ -305,7 +307,9 @@ enum PutStep {
 }
 
 fn full() -> Stop {
-    Stop::Lost("there is more than an index can hold: 2^32 names, 32 GiB of names, or a name of 256 bytes".into())
+    Stop::Lost(
+        "there is more than an index can hold: 2^32 names, 32 GiB of names, or a name of 256 bytes".into(),
+    )
 }
 
 impl Content {

@@ -1,6 +1,7 @@
 //! Trees that several processes change at random, against walks of the host at quiet moments.
 //!
-//! They need CAP_SYS_ADMIN; without it they count as ignored. `UVFS_TEST_ROUNDS` sets the number of quiet moments.
+//! They need CAP_SYS_ADMIN; without it they count as ignored. `UVFS_TEST_ROUNDS` sets the number of quiet moments, and
+//! `UVFS_TEST_DIR` the directory; else they run in `/dev/shm`.
 
 mod changer;
 mod walk;
@@ -11,7 +12,7 @@ use std::process::{Child, ExitCode};
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
-use uvfs_index::{IndexedTree, TreeLimits, IndexPhase};
+use uvfs_index::{IndexPhase, IndexedTree, TreeLimits};
 
 use walk::{assert_complete, assert_same, of_host, of_index};
 
@@ -43,7 +44,8 @@ fn main() -> ExitCode {
 }
 
 fn temporary() -> tempfile::TempDir {
-    let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
+    let place = std::env::var_os("UVFS_TEST_DIR").unwrap_or("/dev/shm".into());
+    let dir = tempfile::tempdir_in(place).or_else(|_| tempfile::tempdir()).expect("a directory");
     for name in ["tree", "outside"] {
         fs::create_dir(dir.path().join(name)).expect("a directory");
     }
@@ -83,7 +85,8 @@ fn quiet_moments() {
         assert_same(&index, &host, &when);
         for (clock, before) in known.iter().rev().take(3) {
             let answer = tree.changed_since(Some(*clock), b"");
-            let changes = answer.changes.unwrap_or_else(|| panic!("{when}: everything: {:?}", tree.figures()));
+            let changes =
+                answer.changes.unwrap_or_else(|| panic!("{when}: everything: {:?}", tree.figures()));
             assert_complete(before, &host, &changes, &when);
         }
     }

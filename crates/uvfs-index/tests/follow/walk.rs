@@ -55,7 +55,8 @@ pub fn of_host(root: &Path) -> Walk {
 pub fn assert_same(index: &Walk, host: &Walk, when: &str) {
     let all: BTreeSet<_> = index.keys().chain(host.keys()).collect();
     let differ: Vec<_> = all.into_iter().filter(|path| index.get(*path) != host.get(*path)).collect();
-    let shown: Vec<_> = differ.iter().take(5).map(|path| (text(path), index.get(*path), host.get(*path))).collect();
+    let shown: Vec<_> =
+        differ.iter().take(5).map(|path| (text(path), index.get(*path), host.get(*path))).collect();
     assert!(differ.is_empty(), "{when}: {} names differ (index, host): {shown:#?}", differ.len());
 }
 
