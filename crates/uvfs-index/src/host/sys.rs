@@ -62,6 +62,19 @@ pub(super) fn open_by_handle(
     handle: &HostHandle,
     flags: i32,
 ) -> Result<OwnedFd, Errno> {
+    // Linux answers ENOMEM also while another file with this inode number is being made. That is over soon, and the
+    // answer is ESTALE then.
+    const TRIES: usize = 1000;
+    for _ in 0..TRIES {
+        match open_once(mount, handle, flags) {
+            Err(Errno::NOMEM) => std::thread::yield_now(),
+            outcome => return outcome,
+        }
+    }
+    Err(Errno::NOMEM)
+}
+
+fn open_once(mount: BorrowedFd<'_>, handle: &HostHandle, flags: i32) -> Result<OwnedFd, Errno> {
     let (kind, bytes) = handle.parts().ok_or(Errno::STALE)?;
     let mut raw = RawFileHandle { len: bytes.len() as u32, kind, bytes: [0; LONGEST] };
     raw.bytes.get_mut(..bytes.len()).ok_or(Errno::OVERFLOW)?.copy_from_slice(bytes);
