@@ -23,6 +23,8 @@ Examples:
   uvfs reload /mnt                      read that file again
   uvfs stat --watch /mnt                what the caches of a mount do
   uvfs umount /mnt
+  uvfs index -d /home                   keep all names of /home in memory
+  uvfs changed --since CLOCK /home      what changed there, and the new clock
 
 Environment:
   UVFS_LOG   what to log on standard error, without -d: error, warn, info, debug, trace, or a
@@ -73,6 +75,21 @@ pub enum Command {
     Remount(Remount),
     /// Show what the caches of a mount do: hits, misses, driver calls
     Stat(Stat),
+    /// Keep every name of directories in memory, and know what changes in them
+    #[command(
+        after_help = "It needs root: CAP_SYS_ADMIN and CAP_DAC_READ_SEARCH. The directories are read once and then followed; ask with \
+                            uvfs changed and uvfs git-fsmonitor."
+    )]
+    Index(Index),
+    /// Print what was created, changed, removed or renamed since a clock, and the new clock
+    #[command(
+        after_help = "Without --since, or if that moment is not known (another server, lost events), everything may have changed. Then \
+                            the only change is \"all\", and the caller looks at the directory itself. A directory with a / behind it stands for \
+                            all that is below it."
+    )]
+    Changed(Changed),
+    /// Answer git's question about changed files: git config core.fsmonitor "uvfs git-fsmonitor"
+    GitFsmonitor(GitFsmonitor),
     /// Print the completions of a shell
     Completions {
         /// For which shell
@@ -156,6 +173,74 @@ pub struct Stat {
     /// Also kinds of calls and reasons that never occurred
     #[arg(short, long)]
     pub all: bool,
+}
+
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Index {
+    /// The directories
+    #[arg(value_name = "DIR", required_unless_present_any = ["list", "stop"])]
+    pub dirs: Vec<PathBuf>,
+    /// Show the directories of the server, and how far each is
+    #[arg(long, conflicts_with_all = ["dirs", "stop"])]
+    pub list: bool,
+    /// End the server
+    #[arg(long, conflicts_with = "dirs")]
+    pub stop: bool,
+    /// Go into the background; return when all is read, or with the error
+    #[arg(short, long)]
+    pub daemon: bool,
+    /// The server's socket (usual: /run/uvfs/index.sock for root, else uvfs/index.sock in $XDG_RUNTIME_DIR)
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Permissions of the socket, in octal: users with write permission may ask, and learn all names
+    #[arg(long, value_name = "MODE", default_value = "600", value_parser = octal)]
+    pub mode: u32,
+    /// Most memory for each directory's index; k, m or g may follow (usual: no limit)
+    #[arg(long, value_name = "BYTES", value_parser = uvfs_control::memory_limit)]
+    pub memory: Option<u64>,
+    /// Be the background process that `--daemon` starts
+    #[arg(long, hide = true)]
+    pub daemon_child: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Changed {
+    /// A directory of an index, or anything below one
+    #[arg(value_name = "PATH", default_value = ".")]
+    pub path: PathBuf,
+    /// The moment, as an earlier answer had it
+    #[arg(short, long, value_name = "CLOCK")]
+    pub since: Option<String>,
+    /// Wait until there is a change
+    #[arg(short, long)]
+    pub wait: bool,
+    /// As JSON, one object a line
+    #[arg(short, long, conflicts_with = "null")]
+    pub json: bool,
+    /// Print the clock, then the paths alone, with a nul behind each
+    #[arg(short = '0', long)]
+    pub null: bool,
+    /// The server's socket
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct GitFsmonitor {
+    /// The version of git's protocol: 2
+    #[arg(value_name = "VERSION")]
+    pub version: u32,
+    /// The token of the last answer
+    #[arg(value_name = "TOKEN", default_value = "")]
+    pub token: String,
+    /// The server's socket
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+}
+
+fn octal(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| format!("{text:?} is no permissions from 0 to 777"))
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {

@@ -1,7 +1,7 @@
 //! Going into the background.
 //!
 //! The program starts itself anew, with a pipe as standard output. It returns once the child has written to the pipe
-//! that the mount answers; until then the child's errors go to the terminal. It starts a new program rather than a
+//! that it is ready: that the mount answers, or the index is read. Until then the child's errors go to the terminal. It starts a new program rather than a
 //! fork: the state of a new program is known (one thread, no cache), and it needs no `unsafe`. It costs a
 //! millisecond.
 
@@ -14,13 +14,12 @@ use anyhow::{Context, Result, bail};
 
 use crate::args::Mount;
 
-/// The word that the child writes when the mount answers.
+/// The word that the child writes when it is ready.
 const READY: &str = "ready";
 
-/// In the parent: starts the child and waits until the mount answers.
+/// In the parent: starts the child that serves a mount, and waits until the mount answers.
 pub fn start(args: &Mount) -> Result<()> {
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0("uvfs").args(["mount", "--daemon-child"]);
+    let mut command = child("mount");
     for options in &args.options {
         command.arg("-o").arg(options);
     }
@@ -32,6 +31,18 @@ pub fn start(args: &Mount) -> Result<()> {
     }
     let (source, dir) = args.what()?;
     command.arg("--").arg(source).arg(dir);
+    start_child(command)
+}
+
+/// The command of a child that runs this subcommand in the background.
+pub fn child(subcommand: &str) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("uvfs").args([subcommand, "--daemon-child"]);
+    command
+}
+
+/// Starts the child, and waits until it is ready.
+pub fn start_child(mut command: Command) -> Result<()> {
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().context("cannot start the background process from /proc/self/exe")?;
     let mut said = String::new();
@@ -45,7 +56,7 @@ pub fn start(args: &Mount) -> Result<()> {
     match status.code() {
         // It has printed the reason.
         Some(code) if code != 0 => std::process::exit(code),
-        _ => bail!("the background process ended before the mount was ready: {status}"),
+        _ => bail!("the background process ended before it was ready: {status}"),
     }
 }
 
@@ -56,11 +67,13 @@ pub fn leave_terminal() -> Result<()> {
     rustix::thread::set_name(c"uvfs").context("cannot set the name of the process")
 }
 
-/// In the child, when the mount answers: lets the parent go, and holds on to nothing of it. An
+/// In the child, when it is ready: lets the parent go, and holds on to nothing of it. An
 /// error means that nobody waits any more.
 pub fn ready() -> Result<()> {
     let mut stdout = io::stdout().lock();
-    writeln!(stdout, "{READY}").and_then(|()| stdout.flush()).context("who asked for the mount is gone")?;
+    writeln!(stdout, "{READY}")
+        .and_then(|()| stdout.flush())
+        .context("the process that asked for this one is gone")?;
     let null =
         OpenOptions::new().read(true).write(true).open("/dev/null").context("cannot open /dev/null")?;
     rustix::stdio::dup2_stdout(&null)?;

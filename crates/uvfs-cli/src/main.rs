@@ -3,7 +3,7 @@
 //! `args` defines the command line, and `options` the text after `-o`. `source` makes the file system (`kernfs` the
 //! one that a file declares), and `control` adds its own files to the directory `.uvfs` in it. `mount` and `daemon` run it, `signals`
 //! ends it, `reload` reloads it. `mount_helper` is the command that mount(8) calls. `stat` reads the `.uvfs` of
-//! another server. Errors are sentences on standard error; the exit status is 0, 1 for a failure, 2 for a command
+//! another server. `index` serves and asks indices of directories. Errors are sentences on standard error; the exit status is 0, 1 for a failure, 2 for a command
 //! that was not understood.
 
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "they panic where nobody listens: see `print`")]
@@ -12,6 +12,7 @@ mod args;
 mod completions;
 mod control;
 mod daemon;
+mod index;
 mod kernfs;
 mod list;
 mod log;
@@ -73,6 +74,9 @@ fn run(command: Command) -> Result<()> {
         Command::Reload(args) => reload::run(&args.dir),
         Command::Remount(args) => remount::run(&args.dir, &args.options),
         Command::Stat(args) => stat::run(&args),
+        Command::Index(args) => index::run(&args),
+        Command::Changed(args) => index::changed::run(&args),
+        Command::GitFsmonitor(args) => index::git::run(&args),
         Command::Completions { shell } => completions::run(shell),
         Command::Man { dir: Some(dir), .. } => manual::write(&dir),
         Command::Man { page, .. } => manual::print(page.as_deref()),

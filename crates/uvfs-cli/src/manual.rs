@@ -15,8 +15,9 @@ use crate::suggest::nearest;
 const FIRST: &str = "uvfs.1";
 
 /// Each page: its file, and its text in mdoc(7).
-const PAGES: [(&str, &str); 6] = [
+const PAGES: [(&str, &str); 7] = [
     (FIRST, include_str!("../man/uvfs.1")),
+    ("uvfs-index.1", include_str!("../man/uvfs-index.1")),
     ("uvfs-stat.1", include_str!("../man/uvfs-stat.1")),
     ("uvfs-kernfs.5", include_str!("../man/uvfs-kernfs.5")),
     ("uvfs-mount.8", include_str!("../man/uvfs-mount.8")),
@@ -25,7 +26,12 @@ const PAGES: [(&str, &str); 6] = [
 ];
 
 /// Further names of pages.
-const ALIASES: [(&str, &str); 2] = [("mount.uvfs.8", "uvfs-mount.8"), ("uvfs-reload.8", "uvfs-remount.8")];
+const ALIASES: [(&str, &str); 4] = [
+    ("mount.uvfs.8", "uvfs-mount.8"),
+    ("uvfs-changed.1", "uvfs-index.1"),
+    ("uvfs-git-fsmonitor.1", "uvfs-index.1"),
+    ("uvfs-reload.8", "uvfs-remount.8"),
+];
 
 /// Prints a page. `wanted`: its name, with or without section, or a command.
 pub fn print(wanted: Option<&str>) -> Result<()> {

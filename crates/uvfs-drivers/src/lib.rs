@@ -5,12 +5,15 @@
 //! - [`kernfs`]: a program's own state as files, as sysfs shows the kernel's.
 //! - [`mirror`]: a directory of the host.
 //! - [`tmpfs`]: files in memory; the cache is the directory tree.
+//!
+//! [`watch`] reports changes of a host's file system, to mirrors and to other programs.
 
 pub mod ext4;
 pub mod generated;
 pub mod kernfs;
 pub mod mirror;
 pub mod tmpfs;
+pub mod watch;
 
 /// The README's example, compiled and run.
 #[cfg(doctest)]

@@ -4,6 +4,7 @@
 mod confined;
 mod control;
 mod endings;
+mod index;
 mod kernfs;
 mod limits;
 mod loops;
@@ -51,21 +52,30 @@ const MOUNTING: &[Test] = &[
 
 fn main() {
     let reason = missing();
-    let plain =
-        [PLAIN, control::PLAIN, kernfs::PLAIN, manners::PLAIN, manual::PLAIN, metrics::PLAIN, remount::PLAIN]
-            .into_iter()
-            .flatten()
-            .map(|&(name, test)| {
-                Trial::test(name, move || {
-                    test();
-                    Ok(())
-                })
-            });
+    let plain = [
+        PLAIN,
+        control::PLAIN,
+        index::PLAIN,
+        kernfs::PLAIN,
+        manners::PLAIN,
+        manual::PLAIN,
+        metrics::PLAIN,
+        remount::PLAIN,
+    ]
+    .into_iter()
+    .flatten()
+    .map(|&(name, test)| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    });
     let mounting = [
         MOUNTING,
         confined::MOUNTING,
         control::MOUNTING,
         endings::MOUNTING,
+        index::MOUNTING,
         kernfs::MOUNTING,
         limits::MOUNTING,
         loops::MOUNTING,

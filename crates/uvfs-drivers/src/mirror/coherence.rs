@@ -20,7 +20,7 @@ use super::Mirror;
 use super::file::Opened;
 use super::identity::{FileHandle, Handles, Seen};
 use super::node::{Node, Numbering, Place};
-use super::watch::{Counts, Told, WatchRefused, WatchedHandle, Watcher};
+use crate::watch::{Counts, Told, WatchRefused, WatchedHandle, Watcher};
 
 /// The state of coherence when the host was asked for extended attributes.
 pub(super) struct Bare {

@@ -17,7 +17,7 @@
 //! | `lend` | files whose data the kernel of a front end reads and writes |
 //! | `unnamed` | files without a name, and the space that they take |
 //! | `cookie` | positions in directories |
-//! | `coherence`, [`watch`] | changes by others, and how they are noticed |
+//! | `coherence`, [`watch`](crate::watch) | changes by others, and how they are noticed |
 //!
 //! No descriptor is kept for a file that is only known. No lock is held across a system call, except that of `moves`,
 //! for which nobody waits longer than 50 ms. The locks are described in `node` (the table), `file` (open files),
@@ -45,7 +45,6 @@ mod root;
 mod submounts;
 mod sys;
 mod unnamed;
-pub mod watch;
 mod xattr;
 
 use std::fmt;
@@ -133,8 +132,8 @@ pub struct Mirror {
     _permits: Vec<Permit>,
 }
 
-/// Descriptors of a watcher: a group, and the one that ends it.
-const PER_WATCHER: usize = 2;
+/// Descriptors of a watcher: a group, the one that ends it, and the one that has it read the whole queue.
+const PER_WATCHER: usize = 3;
 
 impl Mirror {
     /// A mirror of this directory, whose answers are trusted for `ttl`.

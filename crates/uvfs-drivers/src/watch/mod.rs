@@ -5,8 +5,8 @@
 //! table. Events name files by handle, and directories by handle with the name in them. They arrive after the change,
 //! merged. An event says where to look again, never what happened.
 //!
-//! Changes by this process itself are not reported: the caller that makes one knows it. (fanotify merges no events of
-//! different processes, so this loses no event of others.) The kernel may have no space for events, and some cannot
+//! Changes by this process itself are not reported to a mirror: the caller that makes one knows it. (fanotify merges no
+//! events of different processes, so this loses no event of others.) [`Watcher::of_all`] reports them too. The kernel may have no space for events, and some cannot
 //! be understood. Both are reported as *overflow*: anything may have changed.
 //!
 //! Each watch is **proven** before it counts. The source is opened, and an event must report that, and name the
@@ -16,6 +16,10 @@
 //! A watch is **refused** without CAP_SYS_ADMIN, and on a file system without handles or whose changes are made
 //! elsewhere (network, FUSE, overlays). It is also refused by a kernel that cannot name the directory of an event
 //! (before 5.9), and if it is not proven.
+//!
+//! [`Watcher::drain`] returns once every change that ended before the call is reported. The kernel queues an event
+//! before the system call that made the change returns. So the thread asks for the queue's length, and reads until it
+//! has read as much or nothing is left. Events that are queued meanwhile cannot keep it there.
 //!
 //! The thread holds no lock while it reports. It ends with the [`Watcher`]. If it ends before, because reading
 //! failed, it calls [`Told::ended`], and nothing is known from then on.
@@ -29,7 +33,7 @@ use std::hash::BuildHasher;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -76,15 +80,15 @@ pub trait Told: Send + Sync + 'static {
 pub struct WatchRefused(String);
 
 impl WatchRefused {
-    pub(super) fn no_handles() -> Self {
+    pub(crate) fn no_handles() -> Self {
         Self("the file system has no handles of its own that files could be told by".into())
     }
 
-    pub(super) fn made() -> Self {
+    pub(crate) fn made() -> Self {
         Self("the kernel makes up what is in it, and tells of no change".into())
     }
 
-    pub(super) fn other(why: String) -> Self {
+    pub(crate) fn other(why: String) -> Self {
         Self(why)
     }
 
@@ -92,7 +96,7 @@ impl WatchRefused {
         Self("no event came that names the directory by its handle, when it was opened to see whether one would".into())
     }
 
-    pub(super) fn errno(errno: Errno) -> Self {
+    pub(crate) fn errno(errno: Errno) -> Self {
         Self(format!("it cannot be opened: {errno}"))
     }
 }
@@ -127,9 +131,35 @@ struct Tally {
 #[derive(Debug)]
 pub struct Watcher {
     stop: Arc<OwnedFd>,
+    drain: Arc<Drain>,
     tally: Arc<Tally>,
     own: Arc<AtomicI32>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Requests to read the whole queue, numbered from 1.
+#[derive(Debug)]
+struct Drain {
+    /// Wakes the thread. Written after `asked` has moved.
+    wake: OwnedFd,
+    asked: AtomicU64,
+    /// The last request that is done; all of them once the thread has ended.
+    done: Mutex<u64>,
+    moved: Condvar,
+}
+
+impl Drain {
+    const ENDED: u64 = u64::MAX;
+
+    fn new() -> Result<Self, Errno> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { wake, asked: AtomicU64::new(0), done: Mutex::new(0), moved: Condvar::new() })
+    }
+
+    fn is_done(&self, nth: u64) {
+        *self.done.lock() = nth;
+        self.moved.notify_all();
+    }
 }
 
 /// Whether an event has come that names the source by its handle.
@@ -179,6 +209,27 @@ impl Watcher {
         Self::start_for(source, told, std::process::id(), PATIENCE)
     }
 
+    /// As [`Watcher::start`], with the changes of this process among those that are reported.
+    ///
+    /// # Errors
+    /// The reason why it cannot be watched.
+    pub fn of_all(source: BorrowedFd<'_>, told: Arc<dyn Told>) -> Result<Self, WatchRefused> {
+        Self::start_for(source, told, 0, PATIENCE)
+    }
+
+    /// Waits until every change that ended before this call has been reported. Returns false if the watch has ended
+    /// by itself. Must not be called by a [`Told`]. Costs two switches of threads.
+    pub fn drain(&self) -> bool {
+        // The number moves before the thread is woken. If the thread loads it earlier, it is woken once more.
+        let nth = self.drain.asked.fetch_add(1, SeqCst) + 1;
+        let _ = rustix::io::write(&self.drain.wake, &1u64.to_ne_bytes());
+        let mut done = self.drain.done.lock();
+        while *done < nth {
+            self.drain.moved.wait(&mut done);
+        }
+        *done != Drain::ENDED
+    }
+
     /// [`Watcher::start`], with the process `own` whose events are left out (0: none), and the time that the proof
     /// may take.
     fn start_for(
@@ -191,11 +242,13 @@ impl Watcher {
         let proof = Arc::<Proof>::default();
         let os = |error: Errno| WatchRefused(format!("no thread to watch with: {error}"));
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(os)?);
+        let drain = Arc::new(Drain::new().map_err(os)?);
         let tally = Arc::<Tally>::default();
         let own = Arc::new(AtomicI32::new(i32::try_from(own).unwrap_or(0)));
         let thread = Thread {
             group: Arc::clone(&group),
             stop: Arc::clone(&stop),
+            drain: Arc::clone(&drain),
             tally: Arc::clone(&tally),
             told,
             own: Arc::clone(&own),
@@ -206,13 +259,13 @@ impl Watcher {
             .name("uvfs-watch".into())
             .spawn(move || thread.run())
             .map_err(|error| WatchRefused(format!("no thread to watch with: {error}")))?;
-        let watcher = Self { stop, tally, own, thread: Some(thread) };
+        let watcher = Self { stop, drain, tally, own, thread: Some(thread) };
         open_and_tell(&group, source)?;
         if proof.within(patience) { Ok(watcher) } else { Err(WatchRefused::not_proven()) }
     }
 
     /// No events are left out any more.
-    pub(super) fn hear_own(&self) {
+    pub(crate) fn hear_own(&self) {
         self.own.store(0, Relaxed);
     }
 
@@ -295,6 +348,7 @@ fn no_group(errno: Errno) -> WatchRefused {
 struct Thread {
     group: Arc<OwnedFd>,
     stop: Arc<OwnedFd>,
+    drain: Arc<Drain>,
     tally: Arc<Tally>,
     told: Arc<dyn Told>,
     /// The process whose events are left out; 0: none.
@@ -308,6 +362,7 @@ impl Thread {
         if let Err(error) = self.watch() {
             self.told.ended(&format!("reading events failed: {error}"));
         }
+        self.drain.is_done(Drain::ENDED);
     }
 
     fn watch(&self) -> io::Result<()> {
@@ -322,6 +377,7 @@ impl Thread {
             let mut fds = [
                 PollFd::new(&self.group, PollFlags::IN),
                 PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
+                PollFd::new(&self.drain.wake, PollFlags::IN),
             ];
             match poll(&mut fds, None) {
                 Err(Errno::INTR) => continue,
@@ -330,14 +386,50 @@ impl Thread {
             if !fds[1].revents().is_empty() {
                 return Ok(());
             }
-            match rustix::io::read(&self.group, &mut buffer[..]) {
+            if !fds[2].revents().is_empty() {
+                self.drain_queue(&mut buffer, &mut seen)?;
+                own = 0;
+                continue;
+            }
+            match self.read(&mut buffer, &mut seen)? {
+                Some(true) => own = GATHER.min(own + 1),
+                Some(false) => own = 0,
+                None => {}
+            }
+        }
+    }
+
+    /// Reads once and reports. Returns whether all was our own or to be expected; nothing if no event is queued.
+    fn read(&self, buffer: &mut [u8], seen: &mut HashSet<u64, RandomState>) -> io::Result<Option<bool>> {
+        match rustix::io::read(&self.group, &mut *buffer) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(len) => Ok(Some(self.batch(&buffer[..len], seen))),
+            Err(Errno::INTR | Errno::AGAIN) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Reports all that is queued now, for the requests made until now.
+    fn drain_queue(&self, buffer: &mut [u8], seen: &mut HashSet<u64, RandomState>) -> io::Result<()> {
+        let _ = rustix::io::read(&self.drain.wake, &mut [0; 8]);
+        let nth = self.drain.asked.load(SeqCst);
+        // The kernel counts an event's metadata alone. If it counted more, this would read more than it must.
+        let mut queued = rustix::io::ioctl_fionread(&*self.group)?;
+        while queued > 0 {
+            match rustix::io::read(&self.group, &mut *buffer) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(len) if self.batch(&buffer[..len], &mut seen) => own = GATHER.min(own + 1),
-                Ok(_) => own = 0,
-                Err(Errno::INTR | Errno::AGAIN) => {}
+                Ok(len) => {
+                    let events = Events::new(&buffer[..len]).count();
+                    self.batch(&buffer[..len], seen);
+                    queued = queued.saturating_sub((events * event::METADATA) as u64);
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
                 Err(errno) => return Err(errno.into()),
             }
         }
+        self.drain.is_done(nth);
+        Ok(())
     }
 
     /// Waits for so many milliseconds. Returns whether the end was asked for meanwhile.
@@ -550,6 +642,20 @@ mod tests {
         }
     }
 
+    /// Without any wait: each change that ended before the call is heard when it returns.
+    #[test]
+    fn a_drained_watch_has_told_of_all_that_ended() {
+        let Some((dir, heard, watcher)) = watched(0) else { return };
+        let root = handle_of(dir.path());
+        for nth in 0..500 {
+            let name = format!("f{nth}");
+            std::fs::write(dir.path().join(&name), "text").unwrap();
+            assert!(watcher.drain());
+            let wanted = format!("name {root} {name}");
+            assert!(heard.all.lock().contains(&wanted), "no {wanted}");
+        }
+    }
+
     #[test]
     fn what_this_process_does_is_not_told_of() {
         let Some((dir, heard, watcher)) = watched(std::process::id()) else { return };
@@ -569,6 +675,7 @@ mod tests {
         let thread = Thread {
             group: Arc::new(group.into()),
             stop: Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap()),
+            drain: Arc::new(Drain::new().expect("a descriptor")),
             tally: Arc::default(),
             told: heard.clone(),
             own: Arc::default(),

@@ -33,7 +33,7 @@ pub(super) struct Event<'a> {
 /// FANOTIFY_METADATA_VERSION.
 const VERSION: u8 = 3;
 /// `struct fanotify_event_metadata`.
-const METADATA: usize = 24;
+pub(super) const METADATA: usize = 24;
 /// `struct fanotify_event_info_header`.
 const INFO: usize = 4;
 /// That, the file system's id, and the head of a `struct file_handle`.

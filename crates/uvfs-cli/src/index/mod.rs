@@ -1,0 +1,149 @@
+//! `uvfs index`: serves indices of directories, lists them, and ends the server.
+//!
+//! The main thread waits for signals; others scan, follow and answer. The socket exists before the first directory is
+//! read, so that questions are answered meanwhile ("everything may have changed").
+
+pub mod changed;
+pub mod git;
+
+use std::fmt::Write;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use indicatif::{ProgressBar, ProgressStyle};
+use rustix::process::{Signal, getpid, kill_process};
+use sd_notify::NotifyState;
+use uvfs_index::protocol::WirePath;
+use uvfs_index::{IndexClient, IndexPhase, IndexServer, IndexSocket, TreeLimits, usual_socket};
+
+use crate::args::Index;
+use crate::daemon;
+use crate::print::{out, say};
+use crate::signals::{Asked, Signals};
+
+/// How often the progress is shown.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Serves, lists or stops.
+pub fn run(args: &Index) -> Result<()> {
+    let client = || IndexClient::new(args.socket.as_deref());
+    if args.stop {
+        return client().stop().map_err(|why| anyhow!(why));
+    }
+    if args.list {
+        return list(&client());
+    }
+    if args.daemon && !args.daemon_child {
+        return start_child(args);
+    }
+    if args.daemon_child {
+        daemon::leave_terminal()?;
+    }
+    serve(args)
+}
+
+fn start_child(args: &Index) -> Result<()> {
+    let mut command = daemon::child("index");
+    // The child's working directory is that of this process until it is ready.
+    command.arg("--mode").arg(format!("{:o}", args.mode));
+    if let Some(socket) = &args.socket {
+        command.arg("--socket").arg(std::path::absolute(socket)?);
+    }
+    if let Some(memory) = args.memory {
+        command.arg("--memory").arg(memory.to_string());
+    }
+    command.arg("--").args(&args.dirs);
+    daemon::start_child(command)
+}
+
+fn serve(args: &Index) -> Result<()> {
+    let mut signals = Signals::block()?;
+    let path = std::path::absolute(args.socket.clone().unwrap_or_else(usual_socket))?;
+    let socket = IndexSocket::bind(&path, args.mode).map_err(|why| anyhow!(why))?;
+    let memory = usize::try_from(args.memory.unwrap_or(0)).unwrap_or(usize::MAX);
+    let limits = TreeLimits { memory, ..TreeLimits::default() };
+    // A client that asks for the end gets what a signal brings.
+    let end = || {
+        let _ = kill_process(getpid(), Signal::TERM);
+    };
+    let server = Arc::new(IndexServer::start(&args.dirs, limits, end).map_err(|why| anyhow!(why))?);
+    let socket = Arc::new(socket);
+    let (serving, listened) = (Arc::clone(&server), Arc::clone(&socket));
+    let thread = thread::Builder::new().name("uvfs-accept".into());
+    thread
+        .spawn(move || {
+            say(format_args!("no connection can be accepted any more: {}", serving.serve(&listened)));
+            let _ = kill_process(getpid(), Signal::TERM);
+        })
+        .context("cannot start a thread")?;
+    let (watched, child) = (Arc::clone(&server), args.daemon_child);
+    let thread = thread::Builder::new().name("uvfs-progress".into());
+    thread.spawn(move || announce(&watched, child)).context("cannot start a thread")?;
+    while signals.wait()? == Asked::Reload {}
+    // The process ends with threads that hold the socket too; so it is removed here.
+    let _ = std::fs::remove_file(&path);
+    Ok(())
+}
+
+/// Shows the progress until every tree is read, then says so.
+fn announce(server: &IndexServer, child: bool) {
+    let bar = ProgressBar::new_spinner();
+    // A constant template; without it the line would only look different.
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {human_pos} names, {per_sec}, {elapsed}") {
+        bar.set_style(style);
+    }
+    loop {
+        let trees = server.trees();
+        bar.set_position(trees.iter().map(|tree| tree.figures().names).sum());
+        let scanning = trees.iter().find(|tree| tree.wait_scanned(TICK) == IndexPhase::Scanning);
+        if scanning.is_none() {
+            break;
+        }
+    }
+    bar.finish_and_clear();
+    for tree in server.trees() {
+        let figures = tree.figures();
+        let dir = tree.path().display();
+        match figures.phase {
+            IndexPhase::Lost(why) => say(format_args!("{dir} is not known: {why}")),
+            _ if !child => say(format_args!("{} names of {dir} are known, and followed", figures.names)),
+            _ => {}
+        }
+        if let (count, Some(last)) = figures.unread {
+            say(format_args!("{count} names of {dir} could not be read, lastly {last}"));
+        }
+    }
+    if child {
+        // Nobody waits any more if this fails.
+        let _ = daemon::ready();
+    } else if let Err(error) = sd_notify::notify(false, &[NotifyState::Ready]) {
+        tracing::warn!(%error, "cannot tell the service manager that the index is ready");
+    }
+}
+
+/// The path that the server has sent.
+fn path_of(path: &WirePath) -> Result<Vec<u8>> {
+    path.bytes().context("the index's answer has a path that is none")
+}
+
+fn list(client: &IndexClient) -> Result<()> {
+    let list = client.list().map_err(|why| anyhow!(why))?;
+    let mut text = String::new();
+    for tree in list.trees {
+        let path = PathBuf::from(std::ffi::OsString::from_vec(path_of(&tree.path)?));
+        let (state, names, bytes) = (&tree.state, tree.names, tree.bytes);
+        write!(
+            text,
+            "{}: {state}, {names} names in {bytes} bytes, read {} times",
+            path.display(),
+            tree.scans
+        )?;
+        text += &tree.warning.map(|warning| format!("; {warning}")).unwrap_or_default();
+        text.push('\n');
+    }
+    out(text)
+}

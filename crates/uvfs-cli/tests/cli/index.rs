@@ -1,0 +1,293 @@
+//! `uvfs index`, `uvfs changed` and `uvfs git-fsmonitor`. They need CAP_SYS_ADMIN, as mounting does.
+
+use super::*;
+
+use std::path::PathBuf;
+
+pub const PLAIN: &[Test] =
+    &[("asking_without_a_server_is_a_sentence", asking_without_a_server_is_a_sentence)];
+
+pub const MOUNTING: &[Test] = &[
+    ("an_index_says_what_changed", an_index_says_what_changed),
+    ("an_index_that_is_killed_knows_no_old_clock", an_index_that_is_killed_knows_no_old_clock),
+    ("an_index_that_lost_events_says_all", an_index_that_lost_events_says_all),
+    ("an_index_follows_its_path_to_another_directory", an_index_follows_its_path_to_another_directory),
+    ("an_index_names_the_missing_capability", an_index_names_the_missing_capability),
+    ("a_waiting_question_is_answered_by_a_change", a_waiting_question_is_answered_by_a_change),
+    ("git_sees_the_same_with_the_index", git_sees_the_same_with_the_index),
+];
+
+/// A directory `tree` that a server follows, in the background.
+struct Served {
+    dir: TempDir,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.uvfs(&["index", "--stop"]);
+    }
+}
+
+impl Served {
+    fn start() -> Self {
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
+        fs::create_dir(dir.path().join("tree")).expect("a directory");
+        let served = Self { dir };
+        served.serve();
+        served
+    }
+
+    fn serve(&self) {
+        let tree = self.tree();
+        let output = self.uvfs(&["index", "--daemon", tree.to_str().expect("UTF-8")]);
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    fn tree(&self) -> PathBuf {
+        self.dir.path().join("tree")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("socket")
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_uvfs"));
+        command.arg(args[0]).arg("--socket").arg(self.socket()).args(&args[1..]).current_dir(self.tree());
+        command
+    }
+
+    fn uvfs(&self, args: &[&str]) -> Output {
+        self.command(args).output().expect("uvfs")
+    }
+
+    /// The new clock, and the lines of changes.
+    fn changed(&self, args: &[&str]) -> (String, Vec<String>) {
+        let output = self.uvfs(&[&["changed"], args].concat());
+        assert!(output.status.success(), "{output:?}");
+        lines(&output.stdout)
+    }
+
+    fn server(&self) -> Pid {
+        let socket = format!("--socket\0{}\0", self.socket().display());
+        let pids = fs::read_dir("/proc")
+            .expect("/proc")
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+        let is_server = |pid: &i32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(&socket)
+        };
+        pids.filter(is_server).find_map(Pid::from_raw).expect("a server")
+    }
+}
+
+fn lines(stdout: &[u8]) -> (String, Vec<String>) {
+    let text = String::from_utf8_lossy(stdout);
+    let mut lines = text.lines().map(str::to_owned);
+    let clock = lines.next().expect("a clock");
+    (clock.strip_prefix("clock\t").expect("a clock").to_owned(), lines.collect())
+}
+
+fn asking_without_a_server_is_a_sentence() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("none");
+    for command in ["changed", "index"] {
+        let mut asked = Command::new(env!("CARGO_BIN_EXE_uvfs"));
+        asked.arg(command).arg("--socket").arg(&socket);
+        if command == "index" {
+            asked.arg("--list");
+        }
+        let output = asked.output().expect("uvfs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.starts_with("uvfs: no index is served at "), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}
+
+fn an_index_says_what_changed() {
+    let served = Served::start();
+    let tree = served.tree();
+    let (clock, first) = served.changed(&[]);
+    assert_eq!(first, ["all\t./"]);
+    assert_eq!(served.changed(&["--since", &clock]), (clock.clone(), vec![]));
+    fs::create_dir(tree.join("d")).expect("mkdir");
+    fs::write(tree.join("d/f"), "text").expect("write");
+    fs::write(tree.join("tab\there"), "text").expect("write");
+    let (now, changes) = served.changed(&["--since", &clock]);
+    for wanted in ["created\td/", "created\td/f", "created\ttab\\011here"] {
+        assert!(changes.iter().any(|change| change == wanted), "{changes:?}");
+    }
+    fs::rename(tree.join("d"), tree.join("e")).expect("rename");
+    fs::remove_file(tree.join("tab\there")).expect("unlink");
+    let (_, changes) = served.changed(&["--since", &now]);
+    assert!(changes.contains(&"renamed\td/\te/".into()), "{changes:?}");
+    assert!(changes.contains(&"removed\ttab\\011here".into()), "{changes:?}");
+    let (_, below) = served.changed(&["--since", &now, "e"]);
+    assert_eq!(below, ["created\t./"]);
+    let nul = served.uvfs(&["changed", "-0", "--since", &now]).stdout;
+    assert!(nul.ends_with(b"\0") && nul.split(|byte| *byte == 0).any(|path| path == b"tab\there"), "{nul:?}");
+    let json = String::from_utf8(served.uvfs(&["changed", "--json", "--since", &now]).stdout).expect("UTF-8");
+    let renamed = r#"{"kind":"renamed","path":"e","from":"d","type":"d","whole":true}"#;
+    assert!(json.lines().any(|line| line == renamed), "{json}");
+    let list = String::from_utf8(served.uvfs(&["index", "--list"]).stdout).expect("UTF-8");
+    assert!(list.contains("tree: following, 3 names in "), "{list}");
+    use std::os::unix::fs::PermissionsExt;
+    let mode = fs::metadata(served.socket()).expect("a socket").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let again = served.uvfs(&["index", tree.to_str().expect("UTF-8")]);
+    let said = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(!again.status.success() && said.contains("a server listens at"), "{said}");
+    assert!(served.uvfs(&["index", "--stop"]).status.success());
+    assert!(!served.socket().exists() && !served.uvfs(&["index", "--list"]).status.success());
+}
+
+fn an_index_that_is_killed_knows_no_old_clock() {
+    let served = Served::start();
+    let (clock, _) = served.changed(&[]);
+    let server = served.server();
+    kill_process(server, Signal::KILL).expect("kill");
+    // Its lock goes with its last thread.
+    let gone = Instant::now() + SOON;
+    while Path::new(&format!("/proc/{}", server.as_raw_nonzero())).exists() && Instant::now() < gone {
+        std::thread::yield_now();
+    }
+    fs::write(served.tree().join("f"), "text").expect("write");
+    assert!(!served.uvfs(&["changed", "--since", &clock]).status.success());
+    served.serve();
+    let (now, changes) = served.changed(&["--since", &clock]);
+    assert!(now != clock && changes == ["all\t./"], "{now} {changes:?}");
+}
+
+/// The kernel keeps 16,384 events for a group unless it is told otherwise.
+fn an_index_that_lost_events_says_all() {
+    let served = Served::start();
+    let (clock, _) = served.changed(&[]);
+    let most = fs::read_to_string("/proc/sys/fs/fanotify/max_queued_events").expect("a limit");
+    let most: usize = most.trim().parse().expect("a number");
+    if most > 100_000 {
+        eprintln!("not forced: the kernel keeps {most} events");
+        return;
+    }
+    let server = served.server();
+    kill_process(server, Signal::STOP).expect("stop");
+    for nth in 0..most + 10 {
+        fs::write(served.tree().join(format!("f{nth}")), "").expect("write");
+    }
+    kill_process(server, Signal::CONT).expect("continue");
+    let (now, changes) = served.changed(&["--since", &clock]);
+    assert!(now.split(':').next() != clock.split(':').next() && changes == ["all\t./"], "{now} {changes:?}");
+    let until = Instant::now() + SOON;
+    let list = loop {
+        let list = String::from_utf8(served.uvfs(&["index", "--list"]).stdout).expect("UTF-8");
+        if !list.contains("scanning") || Instant::now() > until {
+            break list;
+        }
+    };
+    assert!(list.contains(&format!("following, {} names", most + 11)), "{list}");
+    assert!(list.contains("read 2 times"), "{list}");
+}
+
+fn an_index_follows_its_path_to_another_directory() {
+    let served = Served::start();
+    fs::write(served.tree().join("old"), "text").expect("write");
+    let (clock, _) = served.changed(&[]);
+    fs::rename(served.tree(), served.dir.path().join("elsewhere")).expect("rename");
+    let path = served.tree();
+    let path = path.to_str().expect("UTF-8");
+    let elsewhere = served.dir.path().join("elsewhere");
+    let asked = || {
+        let mut command = served.command(&["changed", "--since", &clock, path]);
+        command.current_dir(&elsewhere).output().expect("uvfs")
+    };
+    let output = asked();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("is not the directory any more"), "{said}");
+    fs::create_dir(served.tree()).expect("mkdir");
+    assert_eq!(lines(&asked().stdout).1, ["all\t./"]);
+}
+
+fn an_index_names_the_missing_capability() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for (dropped, named) in [("sys_admin", "CAP_SYS_ADMIN"), ("dac_read_search", "CAP_DAC_READ_SEARCH")] {
+        let mut command = Command::new("setpriv");
+        let bounding = format!("-{dropped}");
+        command.args(["--bounding-set", &bounding, "--inh-caps", &bounding, "--"]);
+        command.arg(env!("CARGO_BIN_EXE_uvfs")).arg("index").arg("--socket").arg(dir.path().join("socket"));
+        let output = command.arg(dir.path()).output().expect("setpriv of util-linux");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(named) && said.lines().count() == 1, "{said}");
+    }
+}
+
+fn a_waiting_question_is_answered_by_a_change() {
+    let served = Served::start();
+    let (clock, _) = served.changed(&[]);
+    let mut waiting = served.command(&["changed", "--wait", "--since", &clock]);
+    let waiting = waiting.stdout(Stdio::piped()).spawn().expect("uvfs");
+    // Another question is answered meanwhile, and does not take the change away.
+    assert_eq!(served.changed(&["--since", &clock]).1, Vec::<String>::new());
+    fs::write(served.tree().join("f"), "text").expect("write");
+    let output = waiting.wait_with_output().expect("an answer");
+    assert!(lines(&output.stdout).1.contains(&"created\tf".into()), "{output:?}");
+}
+
+fn git(dir: &Path, args: &[&str]) -> String {
+    let mut command = Command::new("git");
+    command.args(["-c", "user.name=t", "-c", "user.email=t@example.org"]).args(args).current_dir(dir);
+    let output = command.env("GIT_CONFIG_NOSYSTEM", "1").env("HOME", dir).output().expect("git");
+    assert!(output.status.success(), "{args:?} {output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A random edit of a work tree; one that fails changes nothing.
+fn edit(rng: &mut fastrand::Rng, tree: &Path) -> std::io::Result<()> {
+    let mut place = || tree.join(format!("d{}", rng.u8(..6))).join(format!("f{}", rng.u8(..12)));
+    let (at, other) = (place(), place());
+    match rng.u8(..8) {
+        0..=2 => fs::write(at, format!("text {}", rng.u8(..3))),
+        3 => fs::remove_file(at),
+        4 => fs::rename(at, other),
+        5 => fs::rename(at.parent().unwrap_or(tree), other.parent().unwrap_or(tree)),
+        6 => fs::create_dir(at.parent().unwrap_or(tree)),
+        _ => fs::remove_dir_all(at.parent().unwrap_or(tree)),
+    }
+}
+
+fn git_sees_the_same_with_the_index() {
+    if Command::new("git").arg("--version").output().is_err() {
+        eprintln!("not tried: git is missing");
+        return;
+    }
+    let served = Served::start();
+    let tree = served.tree();
+    for nth in 0..60 {
+        let dir = tree.join(format!("d{}", nth % 6));
+        fs::create_dir_all(&dir).expect("mkdir");
+        fs::write(dir.join(format!("f{}", nth % 12)), "text").expect("write");
+    }
+    git(&tree, &["init", "-q"]);
+    git(&tree, &["add", "."]);
+    git(&tree, &["commit", "-qm", "first"]);
+    let hook = format!("{} git-fsmonitor --socket {}", env!("CARGO_BIN_EXE_uvfs"), served.socket().display());
+    git(&tree, &["config", "core.fsmonitor", &hook]);
+    git(&tree, &["config", "core.untrackedCache", "true"]);
+    let status = ["status", "--porcelain", "-uall"];
+    let alone = ["--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false"];
+    let mut rng = fastrand::Rng::with_seed(7);
+    let mut dirty = 0;
+    for round in 0..60 {
+        for _ in 0..rng.usize(..20) {
+            let _ = edit(&mut rng, &tree);
+        }
+        // With the index first: the other may refresh what git knows.
+        let with = git(&tree, &status);
+        let without = git(&tree, &[&alone[..], &status].concat());
+        assert_eq!(with, without, "round {round}");
+        dirty += usize::from(!with.is_empty());
+    }
+    assert!(dirty > 30);
+    // The hook was asked, and its answers were understood.
+    let trace = Command::new("git").arg("status").current_dir(&tree).env("GIT_TRACE_FSMONITOR", "1").output();
+    let trace = String::from_utf8_lossy(&trace.expect("git").stderr).into_owned();
+    assert!(trace.contains("query returned success") || trace.contains("success"), "{trace}");
+}

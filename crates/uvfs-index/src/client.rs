@@ -1,0 +1,126 @@
+//! The client: asks a server over its socket. Each call is a connection, and waits for the answer.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+
+use crate::protocol::{Failure, IndexRequest, Moment, ShownChange, TreeList, WirePath};
+
+/// Where a server is asked.
+#[derive(Clone, Debug)]
+pub struct IndexClient {
+    socket: PathBuf,
+}
+
+/// The name of the socket in its directory.
+const NAME: &str = "index.sock";
+
+/// The usual sockets: of this user, if the session has a runtime directory, and of the system.
+fn usual() -> impl Iterator<Item = PathBuf> {
+    let own = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
+    own.map(|dir| Path::new(&dir).join("uvfs").join(NAME)).into_iter().chain([system()])
+}
+
+fn system() -> PathBuf {
+    Path::new("/run/uvfs").join(NAME)
+}
+
+/// The socket of a server that this process starts: `/run/uvfs/index.sock` for root, else `uvfs/index.sock` in
+/// `$XDG_RUNTIME_DIR`.
+pub fn usual_socket() -> PathBuf {
+    if rustix::process::geteuid().is_root() { system() } else { usual().next().unwrap_or_else(system) }
+}
+
+impl IndexClient {
+    /// A client of the server at a socket; without one, at the first of the usual ones that exists.
+    pub fn new(socket: Option<&Path>) -> Self {
+        let first = || usual().find(|path| path.exists()).unwrap_or_else(usual_socket);
+        Self { socket: socket.map_or_else(first, Path::to_owned) }
+    }
+
+    /// Asks for the changes at or below a path. Symbolic links in the path are followed. While the tree is being read,
+    /// everything may have changed.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn changed(
+        &self,
+        path: &Path,
+        since: Option<&str>,
+        wait: bool,
+    ) -> Result<(Moment, Vec<ShownChange>), String> {
+        let path = resolved(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let path = WirePath::new(path.as_os_str().as_bytes());
+        let since = since.map(str::to_owned);
+        let mut answer = self.ask(&IndexRequest::Changed { path, since, wait })?;
+        let moment: Moment = read(&mut answer)?;
+        let changes = (0..moment.changes).map(|_| read(&mut answer)).collect::<Result<_, _>>()?;
+        Ok((moment, changes))
+    }
+
+    /// The trees of the server.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn list(&self) -> Result<TreeList, String> {
+        read(&mut self.ask(&IndexRequest::List)?)
+    }
+
+    /// Ends the server, and waits until it has ended.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn stop(&self) -> Result<(), String> {
+        let mut rest = Vec::new();
+        // A connection that is cut off is the sign of a process that ended.
+        let _ = self.ask(&IndexRequest::Stop)?.read_to_end(&mut rest);
+        Ok(())
+    }
+
+    fn ask(&self, request: &IndexRequest) -> Result<BufReader<UnixStream>, String> {
+        let at = self.socket.display();
+        let said = |error: std::io::Error| match error.kind() {
+            std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => {
+                format!("no index is served at {at}; start one with: uvfs index DIR")
+            }
+            std::io::ErrorKind::PermissionDenied => {
+                format!("the index at {at} does not let this user ask (see uvfs index --mode)")
+            }
+            _ => format!("cannot ask the index at {at}: {error}"),
+        };
+        let mut stream = UnixStream::connect(&self.socket).map_err(said)?;
+        let mut line = serde_json::to_vec(request).map_err(|error| error.to_string())?;
+        line.push(b'\n');
+        stream.write_all(&line).map_err(said)?;
+        Ok(BufReader::new(stream))
+    }
+}
+
+/// The path without symbolic links. Its last parts need not exist: they may have existed.
+fn resolved(path: &Path) -> std::io::Result<PathBuf> {
+    let path = std::path::absolute(path)?;
+    for above in path.ancestors() {
+        if let Ok(found) = above.canonicalize() {
+            // `join` with an empty path would add a slash.
+            let rest = path.strip_prefix(above).unwrap_or(Path::new(""));
+            return Ok(if rest.as_os_str().is_empty() { found } else { found.join(rest) });
+        }
+    }
+    Ok(path)
+}
+
+/// Reads a line of the answer.
+fn read<T: DeserializeOwned>(answer: &mut impl BufRead) -> Result<T, String> {
+    let mut line = Vec::new();
+    answer.read_until(b'\n', &mut line).map_err(|error| format!("the index does not answer: {error}"))?;
+    if !line.ends_with(b"\n") {
+        return Err("the index ended before its answer did".into());
+    }
+    if let Ok(Failure { error }) = serde_json::from_slice(&line) {
+        return Err(error);
+    }
+    serde_json::from_slice(&line).map_err(|error| format!("the index's answer is not understood: {error}"))
+}

@@ -1,0 +1,122 @@
+//! System calls without a safe wrapper: file handles, and a mount of one's own. Safe from outside.
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use crate::table::HostHandle;
+
+/// Longest handle of any file system (`MAX_HANDLE_SZ`).
+const LONGEST: usize = 128;
+/// Linux 6.5: the handle that fanotify reports.
+const AT_HANDLE_FID: i32 = 0x200;
+
+#[repr(C)]
+struct RawFileHandle {
+    len: u32,
+    kind: i32,
+    bytes: [u8; LONGEST],
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+fn handle_with(fd: BorrowedFd<'_>, raw: &mut RawFileHandle, flags: i32) -> Result<(), Errno> {
+    raw.len = LONGEST as u32;
+    let mut mount = 0;
+    // SAFETY: the path is a C string; `raw` starts as `struct file_handle` does and has the room that `len` says.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            fd.as_raw_fd(),
+            c"".as_ptr(),
+            std::ptr::from_mut(raw),
+            std::ptr::from_mut(&mut mount),
+            flags | libc::AT_EMPTY_PATH,
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// The handle of an open file, O_PATH or not.
+pub(super) fn handle(fd: BorrowedFd<'_>) -> Result<HostHandle, Errno> {
+    let mut raw = RawFileHandle { len: 0, kind: 0, bytes: [0; LONGEST] };
+    match handle_with(fd, &mut raw, AT_HANDLE_FID) {
+        // An older kernel does not know the flag.
+        Err(Errno::INVAL) => handle_with(fd, &mut raw, 0)?,
+        done => done?,
+    }
+    let bytes = raw.bytes.get(..raw.len as usize).ok_or(Errno::OVERFLOW)?;
+    Ok(HostHandle::new(raw.kind, bytes))
+}
+
+/// Opens a file by its handle, on the mount that `mount` is open on.
+///
+/// # Errors
+/// ESTALE if it is gone, EPERM without CAP_DAC_READ_SEARCH.
+pub(super) fn open_by_handle(
+    mount: BorrowedFd<'_>,
+    handle: &HostHandle,
+    flags: i32,
+) -> Result<OwnedFd, Errno> {
+    // Linux answers ENOMEM also while another file with this inode number is being made. That is over soon, and the
+    // answer is ESTALE then.
+    const TRIES: usize = 1000;
+    for _ in 0..TRIES {
+        match open_once(mount, handle, flags) {
+            Err(Errno::NOMEM) => std::thread::yield_now(),
+            outcome => return outcome,
+        }
+    }
+    Err(Errno::NOMEM)
+}
+
+fn open_once(mount: BorrowedFd<'_>, handle: &HostHandle, flags: i32) -> Result<OwnedFd, Errno> {
+    let (kind, bytes) = handle.parts().ok_or(Errno::STALE)?;
+    let mut raw = RawFileHandle { len: bytes.len() as u32, kind, bytes: [0; LONGEST] };
+    raw.bytes.get_mut(..bytes.len()).ok_or(Errno::OVERFLOW)?.copy_from_slice(bytes);
+    // SAFETY: `raw` starts as `struct file_handle` does, and has the bytes that `len` says.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_open_by_handle_at,
+            mount.as_raw_fd(),
+            std::ptr::from_mut(&mut raw),
+            flags | libc::O_CLOEXEC,
+        )
+    };
+    if fd < 0 {
+        return Err(last_error());
+    }
+    // SAFETY: just opened, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// `struct mount_attr`.
+#[repr(C)]
+struct MountAttributes {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    userns: u64,
+}
+
+/// Lets a mount get no mounts from others any more (Linux 5.12).
+pub(super) fn make_private(mount: BorrowedFd<'_>) -> Result<(), Errno> {
+    let attributes = MountAttributes { set: 0, clear: 0, propagation: libc::MS_PRIVATE, userns: 0 };
+    let path: &CStr = c"";
+    // SAFETY: a path that ends with a nul, and a struct of the size that is given.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            path.as_ptr(),
+            libc::AT_EMPTY_PATH,
+            std::ptr::from_ref(&attributes),
+            size_of::<MountAttributes>(),
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(last_error()) }
+}

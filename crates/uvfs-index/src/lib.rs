@@ -1,0 +1,30 @@
+//! Every name of a directory tree in memory, never stale, and what changed since a moment.
+//!
+//! [`IndexedTree`] reads a tree once, and then follows it through a file-system-wide fanotify mark.
+//!
+//! | file | content |
+//! |---|---|
+//! | `tree` | a tree that is followed; why no change is missed, and why an answer is complete |
+//! | `table` | names, attributes, and the order of changes |
+//! | `host` | looks at the host: names, attributes, handles |
+//! | `scan` | reading a tree by several threads |
+//! | `queue` | reports that wait for the worker |
+//! | `clock` | a moment of a tree |
+//! | `protocol`, `server`, `client` | trees behind a Unix socket |
+
+mod client;
+mod clock;
+mod host;
+pub mod protocol;
+mod queue;
+mod scan;
+mod server;
+mod table;
+mod tree;
+
+pub use client::{IndexClient, usual_socket};
+pub use clock::ChangeClock;
+pub use server::{IndexServer, IndexSocket};
+pub use table::changes::{ChangeKind, ChangedName};
+pub use table::{FileFacts, HostHandle};
+pub use tree::{ChangesSince, IndexPhase, IndexedName, IndexedTree, TreeFigures, TreeLimits};

@@ -1,0 +1,223 @@
+//! The protocol of the server's socket: one JSON object a line.
+//!
+//! A client sends one request. The server answers with a line of the type that the request asks for, or with
+//! `{"error": "a sentence"}`. After the [`Moment`] of a question about changes come as many lines of
+//! [`ShownChange`] as it says. Paths are strings; one that is not UTF-8 is `{"hex": "…"}`. Unknown fields are
+//! ignored, so fields may be added.
+
+use serde::{Deserialize, Serialize};
+
+use crate::table::changes::{ChangeKind, ChangedName};
+
+/// Longest request in bytes: the longest path is 4,096, and may be written as hexadecimal digits.
+pub(crate) const LONGEST: u64 = 64 << 10;
+
+/// A path as JSON has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum WirePath {
+    /// Of UTF-8.
+    Text(String),
+    /// Any bytes.
+    Bytes {
+        /// Two digits a byte.
+        hex: String,
+    },
+}
+
+impl WirePath {
+    /// A path's JSON.
+    pub fn new(path: &[u8]) -> Self {
+        use std::fmt::Write;
+        match str::from_utf8(path) {
+            Ok(text) => Self::Text(text.to_owned()),
+            Err(_) => {
+                let mut hex = String::with_capacity(path.len() * 2);
+                for byte in path {
+                    let _ = write!(hex, "{byte:02x}");
+                }
+                Self::Bytes { hex }
+            }
+        }
+    }
+
+    /// Its bytes; nothing if the digits are none.
+    pub fn bytes(&self) -> Option<Vec<u8>> {
+        match self {
+            Self::Text(text) => Some(text.clone().into_bytes()),
+            Self::Bytes { hex } => {
+                let digit = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
+                let pairs = hex.as_bytes().chunks(2);
+                pairs.map(|pair| Some(digit(*pair.first()?)? << 4 | digit(*pair.get(1)?)?)).collect()
+            }
+        }
+    }
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case")]
+pub enum IndexRequest {
+    /// The changes at or below a path since a clock: a [`Moment`], then its changes.
+    Changed {
+        /// Absolute, and without symbolic links.
+        path: WirePath,
+        /// Without it, everything may have changed.
+        #[serde(default)]
+        since: Option<String>,
+        /// Answer only when something has changed.
+        #[serde(default)]
+        wait: bool,
+    },
+    /// The trees: a [`TreeList`].
+    List,
+    /// End the server. It ends the connection when it has ended.
+    Stop,
+}
+
+/// The moment of an answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moment {
+    /// For the next question.
+    pub clock: String,
+    /// Everything may have changed, and no change follows.
+    pub fresh: bool,
+    /// The number of changes that follow.
+    pub changes: usize,
+    /// A sentence about possible gaps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
+}
+
+/// A change. Paths are relative to the path of the question; an empty one is that path itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShownChange {
+    /// `created`, `changed`, `removed` or `renamed`.
+    pub kind: String,
+    /// The path.
+    pub path: WirePath,
+    /// The former path, if it was renamed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<WirePath>,
+    /// The letter that find(1) has for its type; none if it was removed.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "type")]
+    pub file_type: Option<char>,
+    /// All below it, and below `from`, may be different.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub whole: bool,
+}
+
+impl ShownChange {
+    /// A change as it looks to a program that knows `below` only; nothing if it does not show there.
+    pub(crate) fn new(change: ChangedName, below: &[u8]) -> Option<Self> {
+        let inside = |path: &[u8]| -> Option<Vec<u8>> {
+            if below.is_empty() {
+                return Some(path.to_vec());
+            }
+            let rest = path.strip_prefix(below)?;
+            rest.is_empty().then(Vec::new).or_else(|| Some(rest.strip_prefix(b"/")?.to_vec()))
+        };
+        let (to, from) = (inside(&change.path), change.from.as_deref().and_then(inside));
+        let (kind, path, from, file_type) = match (change.kind, to, from) {
+            (ChangeKind::Renamed, Some(to), None) => (ChangeKind::Created, to, None, change.file_type),
+            (ChangeKind::Renamed, None, Some(from)) => (ChangeKind::Removed, from, None, None),
+            (kind, Some(to), from) => (kind, to, from, change.file_type),
+            // A directory above: the path itself may lead elsewhere now.
+            (_, None, _) => (ChangeKind::Changed, Vec::new(), None, None),
+        };
+        let kind = match kind {
+            ChangeKind::Created => "created",
+            ChangeKind::Changed => "changed",
+            ChangeKind::Removed => "removed",
+            ChangeKind::Renamed => "renamed",
+        };
+        let from = from.as_deref().map(WirePath::new);
+        Some(Self { kind: kind.into(), path: WirePath::new(&path), from, file_type, whole: change.whole })
+    }
+}
+
+/// The trees of a server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TreeList {
+    /// In the order of the command line.
+    pub trees: Vec<ShownTree>,
+}
+
+/// A tree of a server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShownTree {
+    /// Its root.
+    pub path: WirePath,
+    /// `scanning`, `following` or `lost`.
+    pub state: String,
+    /// Names in it.
+    pub names: u64,
+    /// Bytes of memory.
+    pub bytes: u64,
+    /// Times that it was read from the host.
+    pub scans: u64,
+    /// The reason why it is lost, or the last name that could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
+}
+
+/// The answer to a request that failed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Failure {
+    pub(crate) error: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_any_bytes_come_back() {
+        for path in [&b""[..], b"a/b", "ü".as_bytes(), b"\xff\0\n", b"\x80"] {
+            let line = serde_json::to_string(&WirePath::new(path)).expect("JSON");
+            let read: WirePath = serde_json::from_str(&line).expect("JSON");
+            assert_eq!(read.bytes().as_deref(), Some(path), "{line}");
+        }
+        for bad in ["f", "fx", "é"] {
+            assert_eq!(WirePath::Bytes { hex: bad.into() }.bytes(), None);
+        }
+    }
+
+    #[test]
+    fn a_request_needs_only_what_it_is_about() {
+        let read: IndexRequest =
+            serde_json::from_str(r#"{"do":"changed","path":"/a","new":1}"#).expect("JSON");
+        let path = WirePath::Text("/a".into());
+        assert_eq!(read, IndexRequest::Changed { path, since: None, wait: false });
+        assert_eq!(serde_json::to_string(&IndexRequest::Stop).expect("JSON"), r#"{"do":"stop"}"#);
+    }
+
+    fn seen(
+        kind: ChangeKind,
+        path: &str,
+        from: Option<&str>,
+        below: &str,
+    ) -> (String, String, Option<String>) {
+        let bytes = |text: &str| text.as_bytes().to_vec();
+        let change =
+            ChangedName { kind, path: bytes(path), from: from.map(bytes), file_type: Some('f'), whole: true };
+        let shown = ShownChange::new(change, below.as_bytes()).expect("seen");
+        let text = |path: WirePath| match path {
+            WirePath::Text(text) => text,
+            WirePath::Bytes { hex } => hex,
+        };
+        (shown.kind, text(shown.path), shown.from.map(text))
+    }
+
+    #[test]
+    fn a_rename_across_the_border_is_seen_from_one_side() {
+        use ChangeKind::{Removed, Renamed};
+        let is =
+            |kind: &str, path: &str, from: Option<&str>| (kind.into(), path.into(), from.map(str::to_owned));
+        assert_eq!(seen(Renamed, "a/x", Some("a/y"), "a"), is("renamed", "x", Some("y")));
+        assert_eq!(seen(Renamed, "a/x", Some("b/y"), "a"), is("created", "x", None));
+        assert_eq!(seen(Renamed, "ab/x", Some("a/y"), "a"), is("removed", "y", None));
+        assert_eq!(seen(Removed, "a", None, "a/b"), is("changed", "", None));
+        assert_eq!(seen(Removed, "a", None, ""), is("removed", "a", None));
+    }
+}

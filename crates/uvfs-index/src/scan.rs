@@ -1,0 +1,200 @@
+//! Reading a tree from the host: every directory below one, by several threads.
+//!
+//! A thread takes a directory, lists it, looks at each name and passes the *listing* on. Only after that it offers
+//! the directories that it found to the other threads. So the receiver, which alone changes the table, gets a
+//! directory's own listing after the one that names it. Directories are opened by handle, so that renames above them
+//! do not matter. A directory that is gone is left out: an event tells of it.
+//!
+//! Listings wait in a bounded channel, so memory does not grow with the tree. A thread that waits for work while
+//! others read may be given some; all end when none reads and none is left, or when the receiver is gone.
+
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
+
+use crate::host::{FoundName, HostTree, list};
+use crate::table::HostHandle;
+
+/// Bytes that the entries of a directory are read into at a time.
+const ENTRIES: usize = 64 << 10;
+/// Listings that may wait for the receiver.
+const WAITING: usize = 256;
+/// Names of a listing; a larger directory has several.
+const NAMES: usize = 4096;
+
+/// Names of one directory, all or some of them.
+pub(crate) struct DirListing {
+    pub(crate) dir: HostHandle,
+    pub(crate) names: Vec<(Box<[u8]>, FoundName)>,
+    /// Names whose state could not be seen: they changed at that moment, or for the reason that is given.
+    pub(crate) unseen: Vec<(Box<[u8]>, Errno)>,
+    /// Why the directory could not be read to its end.
+    pub(crate) failed: Option<Errno>,
+}
+
+#[derive(Default)]
+struct Work {
+    dirs: VecDeque<HostHandle>,
+    /// Threads that read a directory.
+    busy: usize,
+    stopped: bool,
+}
+
+struct Scan<'a> {
+    host: &'a HostTree,
+    work: Mutex<Work>,
+    more: Condvar,
+}
+
+/// Reads everything below a directory with so many threads. `each` gets every listing, in the calling thread, and
+/// returns false to end early.
+pub(crate) fn scan(
+    host: &HostTree,
+    from: HostHandle,
+    threads: usize,
+    mut each: impl FnMut(DirListing) -> bool,
+) {
+    let work = Work { dirs: [from].into(), ..Work::default() };
+    let scan = Scan { host, work: Mutex::new(work), more: Condvar::new() };
+    let (send, receive): (SyncSender<DirListing>, Receiver<DirListing>) = sync_channel(WAITING);
+    thread::scope(|scope| {
+        let spawned = (0..threads.max(1)).filter(|_| {
+            let (scan, send) = (&scan, send.clone());
+            thread::Builder::new()
+                .name("uvfs-scan".into())
+                .spawn_scoped(scope, move || scan.run(&send))
+                .is_ok()
+        });
+        let none = spawned.count() == 0;
+        drop(send);
+        if none {
+            // The system has no thread for us.
+            drop(receive);
+            read_below(host, scan.first(), &mut |listing| {
+                let dirs = listing.names.iter().filter_map(|(_, found)| found.handle.clone()).collect();
+                each(listing).then_some(dirs)
+            });
+            return;
+        }
+        while let Ok(listing) = receive.recv() {
+            if !each(listing) {
+                break;
+            }
+        }
+        // The threads find no receiver any more.
+        drop(receive);
+    });
+}
+
+/// The same by the calling thread alone, for directories that are probably small. `each` returns those of the listing
+/// that are to be read too, or nothing to end early.
+pub(crate) fn read_below(
+    host: &HostTree,
+    from: HostHandle,
+    each: &mut impl FnMut(DirListing) -> Option<Vec<HostHandle>>,
+) {
+    let mut dirs = vec![from];
+    while let Some(dir) = dirs.pop() {
+        let mut goes_on = true;
+        read(host, &dir, |listing, _| {
+            let further = each(listing);
+            goes_on = further.is_some();
+            dirs.extend(further.into_iter().flatten());
+            goes_on
+        });
+        if !goes_on {
+            return;
+        }
+    }
+}
+
+impl Scan<'_> {
+    fn first(&self) -> HostHandle {
+        self.work.lock().dirs.front().cloned().unwrap_or_else(|| self.host.root_handle().clone())
+    }
+
+    fn run(&self, send: &SyncSender<DirListing>) {
+        while let Some(dir) = self.next() {
+            let mut received = true;
+            read(self.host, &dir, |listing, found| {
+                received = send.send(listing).is_ok();
+                self.offer(found);
+                received
+            });
+            self.finish(received);
+        }
+    }
+
+    fn next(&self) -> Option<HostHandle> {
+        let mut work = self.work.lock();
+        loop {
+            if work.stopped {
+                return None;
+            }
+            // The last one found: so the threads go down, and few directories wait.
+            if let Some(dir) = work.dirs.pop_back() {
+                work.busy += 1;
+                return Some(dir);
+            }
+            if work.busy == 0 {
+                return None;
+            }
+            self.more.wait(&mut work);
+        }
+    }
+
+    fn offer(&self, found: Vec<HostHandle>) {
+        if !found.is_empty() {
+            self.work.lock().dirs.extend(found);
+            self.more.notify_all();
+        }
+    }
+
+    fn finish(&self, received: bool) {
+        let mut work = self.work.lock();
+        work.busy -= 1;
+        work.stopped |= !received;
+        drop(work);
+        self.more.notify_all();
+    }
+}
+
+/// Reads one directory. `pass` gets its names and the directories among them, and returns false to end.
+fn read(host: &HostTree, dir: &HostHandle, mut pass: impl FnMut(DirListing, Vec<HostHandle>) -> bool) {
+    let new = || DirListing { dir: dir.clone(), names: Vec::new(), unseen: Vec::new(), failed: None };
+    let names = host.open_dir(dir).and_then(|fd| {
+        let names = list(fd.as_fd(), &mut Vec::with_capacity(ENTRIES))?;
+        Ok((fd, names))
+    });
+    let (fd, mut names) = match names {
+        Ok(found) => found,
+        // It was removed since.
+        Err(Errno::STALE | Errno::NOENT) => return,
+        Err(errno) => {
+            pass(DirListing { failed: Some(errno), ..new() }, Vec::new());
+            return;
+        }
+    };
+    // On a disk, inodes of near numbers are near each other.
+    names.sort_unstable_by_key(|(ino, _)| *ino);
+    for part in names.chunks(NAMES) {
+        let (mut listing, mut found) = (new(), Vec::new());
+        for (_, name) in part {
+            match host.look(fd.as_fd(), name) {
+                Ok(Some(seen)) => {
+                    found.extend(seen.handle.clone());
+                    listing.names.push((name.clone(), seen));
+                }
+                Ok(None) => {}
+                Err(errno) => listing.unseen.push((name.clone(), errno)),
+            }
+        }
+        if !pass(listing, found) {
+            return;
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! The server: several trees behind a Unix socket. A thread for each connection, and a request for each connection.
+//!
+//! Users who may write to the socket learn all names of the trees, whatever their permissions in them. So the
+//! socket has mode 0600 unless its owner wants another. A lock beside the socket (`flock` of `SOCKET.lock`) tells a
+//! living server from the socket of one that was killed.
+//!
+//! A tree whose path leads elsewhere by now (renamed, unmounted, mounted over) is begun anew when it is asked about;
+//! if that fails, the answer is an error, never an empty list. The list of trees does not change; each tree's lock
+//! is held while it is begun anew, and not while it is asked.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{FlockOperation, Mode, Timespec, flock};
+
+use crate::clock::ChangeClock;
+use crate::protocol::{Failure, IndexRequest, LONGEST, Moment, ShownChange, ShownTree, TreeList, WirePath};
+use crate::tree::{IndexPhase, IndexedTree, TreeLimits};
+
+/// Connections at a time; further ones are refused with a sentence.
+const CONNECTIONS: usize = 256;
+/// How long a client may take for its request, and for each part of the answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often a waiting connection is looked at: its client may have gone.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The trees of a server, and its limits.
+pub struct IndexServer {
+    trees: Vec<ServedTree>,
+    limits: TreeLimits,
+    connections: AtomicUsize,
+    stop: Box<dyn Fn() + Send + Sync>,
+}
+
+struct ServedTree {
+    path: PathBuf,
+    tree: Mutex<Arc<IndexedTree>>,
+}
+
+/// A bound socket that no other server has. Dropping it removes the socket.
+pub struct IndexSocket {
+    listener: UnixListener,
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Drop for IndexSocket {
+    fn drop(&mut self) {
+        // Before the lock is given up.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl IndexSocket {
+    /// Binds the socket, with these permissions. Its directory is made if it is missing.
+    ///
+    /// # Errors
+    /// A sentence: another server listens there, or the reason why it cannot be bound.
+    pub fn bind(path: &Path, mode: u32) -> Result<Self, String> {
+        let shown = path.display();
+        let said = |error: std::io::Error| format!("cannot listen at {shown}: {error}");
+        if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+            std::fs::create_dir_all(dir).map_err(said)?;
+        }
+        let mut name = path.as_os_str().to_owned();
+        name.push(".lock");
+        let lock = File::options().create(true).write(true).truncate(false).open(&name).map_err(said)?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| format!("a server listens at {shown} already; end it with: uvfs index --stop"))?;
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(said(error)),
+            _ => {}
+        }
+        // Nobody can connect before the socket has its mode.
+        let before = rustix::process::umask(Mode::from_raw_mode(0o777));
+        let listener = UnixListener::bind(path);
+        rustix::process::umask(before);
+        let listener = listener.map_err(said)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(said)?;
+        Ok(Self { listener, path: path.to_owned(), _lock: lock })
+    }
+}
+
+impl IndexServer {
+    /// Begins to follow the trees. `stop` is called when a client asks for the server's end.
+    ///
+    /// # Errors
+    /// A sentence that names the tree and the reason.
+    pub fn start(
+        paths: &[PathBuf],
+        limits: TreeLimits,
+        stop: impl Fn() + Send + Sync + 'static,
+    ) -> Result<Self, String> {
+        let mut trees: Vec<ServedTree> = Vec::new();
+        for path in paths {
+            let shown = path.display();
+            let path = path.canonicalize().map_err(|error| format!("cannot index {shown}: {error}"))?;
+            if trees.iter().any(|tree| tree.path == path) {
+                continue;
+            }
+            let tree =
+                IndexedTree::start(&path, limits).map_err(|why| format!("cannot index {shown}: {why}"))?;
+            trees.push(ServedTree { path, tree: Mutex::new(Arc::new(tree)) });
+        }
+        Ok(Self { trees, limits, connections: AtomicUsize::new(0), stop: Box::new(stop) })
+    }
+
+    /// The trees as they are now, in the order of the command line.
+    pub fn trees(&self) -> Vec<Arc<IndexedTree>> {
+        self.trees.iter().map(|served| Arc::clone(&served.tree.lock())).collect()
+    }
+
+    /// Serves connections for ever.
+    ///
+    /// # Errors
+    /// The reason why no connection can be accepted any more.
+    pub fn serve(self: &Arc<Self>, socket: &IndexSocket) -> std::io::Error {
+        loop {
+            let stream = match socket.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => continue,
+                Err(error) => return error,
+            };
+            if self.connections.fetch_add(1, Relaxed) >= CONNECTIONS {
+                let _ = say(&stream, &failure("the server has too many connections".into()));
+                self.connections.fetch_sub(1, Relaxed);
+                continue;
+            }
+            let server = Arc::clone(self);
+            let thread = thread::Builder::new().name("uvfs-client".into());
+            let spawned = thread.spawn(move || {
+                // A client that has gone needs no answer.
+                let _ = server.answer(&stream);
+                server.connections.fetch_sub(1, Relaxed);
+            });
+            if spawned.is_err() {
+                self.connections.fetch_sub(1, Relaxed);
+            }
+        }
+    }
+
+    fn answer(&self, stream: &UnixStream) -> std::io::Result<()> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut line = String::new();
+        BufReader::new(stream.take(LONGEST)).read_line(&mut line)?;
+        match serde_json::from_str(&line) {
+            Err(error) => say(stream, &failure(format!("this is no request: {error}"))),
+            Ok(IndexRequest::List) => say(stream, &self.list()),
+            Ok(IndexRequest::Stop) => {
+                (self.stop)();
+                // The end of the process is the answer.
+                stream.set_read_timeout(None)?;
+                (&mut &*stream).read_exact(&mut [0])
+            }
+            Ok(IndexRequest::Changed { path, since, wait }) => {
+                match self.changed(stream, &path, since.as_deref(), wait) {
+                    Ok(Some((moment, changes))) => {
+                        let mut out = BufWriter::new(stream);
+                        line_of(&mut out, &moment)?;
+                        changes.iter().try_for_each(|change| line_of(&mut out, change))?;
+                        out.flush()
+                    }
+                    Ok(None) => Ok(()),
+                    Err(error) => say(stream, &failure(error)),
+                }
+            }
+        }
+    }
+
+    /// The tree that a path is in, and the path in it. If its path leads elsewhere by now, it is begun anew.
+    fn tree_of(&self, path: &[u8]) -> Result<(Arc<IndexedTree>, Vec<u8>), String> {
+        let inside = |served: &ServedTree| -> Option<Vec<u8>> {
+            let root = served.path.as_os_str().as_bytes();
+            let rest = path.strip_prefix(root)?;
+            match (root, rest) {
+                (b"/", rest) => Some(rest.to_vec()),
+                (_, b"") => Some(Vec::new()),
+                (_, rest) => Some(rest.strip_prefix(b"/")?.to_vec()),
+            }
+        };
+        let found = self.trees.iter().filter_map(|served| Some((served, inside(served)?)));
+        let (served, below) = found
+            .min_by_key(|(_, below)| below.len())
+            .ok_or_else(|| format!("{} is in no tree of this index", String::from_utf8_lossy(path)))?;
+        let mut tree = served.tree.lock();
+        if !tree.is_there() {
+            let begun = IndexedTree::start(&served.path, self.limits);
+            *tree = Arc::new(begun.map_err(|why| {
+                format!(
+                    "{} is not the directory any more that was indexed, nor can it be: {why}",
+                    served.path.display()
+                )
+            })?);
+        }
+        Ok((Arc::clone(&tree), below))
+    }
+
+    /// The answer; nothing if the client has gone.
+    fn changed(
+        &self,
+        stream: &UnixStream,
+        path: &WirePath,
+        since: Option<&str>,
+        wait: bool,
+    ) -> Result<Option<(Moment, Vec<ShownChange>)>, String> {
+        let path = path.bytes().ok_or("the path is no path")?;
+        // A clock that is none of ours is of no known moment.
+        let mut since: Option<ChangeClock> = since.and_then(|since| since.parse().ok());
+        loop {
+            let (tree, below) = self.tree_of(&path)?;
+            let answer = tree.changed_since(since, &below);
+            let fresh = answer.changes.is_none();
+            let changes = answer.changes.unwrap_or_default();
+            let changes: Vec<_> =
+                changes.into_iter().filter_map(|change| ShownChange::new(change, &below)).collect();
+            if !wait || fresh || !changes.is_empty() {
+                let (clock, warning) = (answer.clock.to_string(), answer.warning);
+                return Ok(Some((Moment { clock, fresh, changes: changes.len(), warning }, changes)));
+            }
+            // Nothing until then concerns the client.
+            since = Some(answer.clock);
+            while !tree.wait_for_change(answer.clock, LOOK) && tree.is_there() {
+                if has_gone(stream) {
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    fn list(&self) -> TreeList {
+        let trees = self.trees.iter().map(|served| {
+            let tree = Arc::clone(&served.tree.lock());
+            let figures = tree.figures();
+            let (state, lost) = match figures.phase {
+                IndexPhase::Scanning => ("scanning", None),
+                IndexPhase::Following => ("following", None),
+                IndexPhase::Lost(why) => ("lost", Some(why)),
+            };
+            let unread = |last| format!("{} names could not be read, lastly {last}", figures.unread.0);
+            let moved = || (!tree.is_there()).then(|| "the path leads elsewhere by now".to_owned());
+            ShownTree {
+                path: WirePath::new(served.path.as_os_str().as_bytes()),
+                state: state.into(),
+                names: figures.names,
+                bytes: figures.bytes as u64,
+                scans: figures.scans,
+                warning: lost.or_else(moved).or_else(|| figures.unread.1.map(unread)),
+            }
+        });
+        TreeList { trees: trees.collect() }
+    }
+}
+
+fn failure(error: String) -> Failure {
+    Failure { error }
+}
+
+fn line_of(out: &mut impl Write, what: &impl serde::Serialize) -> std::io::Result<()> {
+    serde_json::to_writer(&mut *out, what)?;
+    out.write_all(b"\n")
+}
+
+fn say(stream: &UnixStream, what: &impl serde::Serialize) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(what)?;
+    line.push(b'\n');
+    (&mut &*stream).write_all(&line)
+}
+
+/// Whether the other side has closed the connection.
+fn has_gone(stream: &UnixStream) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+}

@@ -1,0 +1,169 @@
+//! The order of changes, and the answer to "changed since".
+//!
+//! Each name has at most one place in the order: that of its last change. A change is kept with the tick at which the
+//! name last began to lead somewhere (*born*), and with the tick at which a directory under it was replaced, so that
+//! all below it may be different (*whole*). At the bound, the oldest changes are dropped and the *floor* rises: a
+//! question about a moment before it gets everything.
+//!
+//! An answer costs the changes since the question's tick, each with its depth. It does not depend on the tree's size.
+
+use super::{NONE, NameTable};
+
+/// A change of a name, under its tick.
+#[derive(Clone, Copy)]
+pub(super) struct Change {
+    name: u32,
+    born: u64,
+    /// When it was last made to lead to another file.
+    led: u64,
+    whole: u64,
+}
+
+/// The reason for a new place in the order.
+#[derive(Clone, Copy)]
+pub(super) enum Touch {
+    /// Attributes or content, or the name died.
+    Changed,
+    /// It leads to another file.
+    Led {
+        /// It led nowhere before.
+        born: bool,
+        /// A directory took the name or left it, so that all below it may be different.
+        whole: bool,
+    },
+}
+
+/// Changes that are kept however small the tree is.
+const LEAST: usize = 65_536;
+
+/// The kind of a change, as seen from the moment of the question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ChangeKind {
+    /// The name exists, and for a moment since it did not.
+    Created,
+    /// The name exists, and its file, or the file's attributes or content, changed.
+    Changed,
+    /// The name does not exist, and may have existed.
+    Removed,
+    /// The name exists, and its file had the name [`ChangedName::from`], which does not exist.
+    Renamed,
+}
+
+/// A name that changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangedName {
+    /// The kind of change.
+    pub kind: ChangeKind,
+    /// The path below the root of the tree; empty for the root.
+    pub path: Vec<u8>,
+    /// The former path of a renamed file.
+    pub from: Option<Vec<u8>>,
+    /// The type of the file, as find(1) has it; none of a removed name.
+    pub file_type: Option<char>,
+    /// Everything below `path` and below `from` may be different: a directory is, or was, made or renamed or removed.
+    /// Names below it are not always listed by themselves.
+    pub whole: bool,
+}
+
+impl NameTable {
+    /// Gives a name the newest place in the order.
+    pub(super) fn touch(&mut self, at: u32, why: Touch) {
+        self.tick += 1;
+        let tick = self.tick;
+        let old = std::mem::replace(&mut self.names[at as usize].tick, tick);
+        let known = if old == 0 { None } else { self.changes.remove(&old) };
+        let mut change = known.unwrap_or(Change { name: at, born: 0, led: 0, whole: 0 });
+        if let Touch::Led { born, whole } = why {
+            change.led = tick;
+            change.born = if born { tick } else { change.born };
+            change.whole = if whole { tick } else { change.whole };
+        }
+        self.changes.insert(tick, change);
+        let most = LEAST.max(self.names.len() / 4);
+        while self.changes.len() > most {
+            self.drop_oldest();
+        }
+    }
+
+    fn drop_oldest(&mut self) {
+        let Some((tick, change)) = self.changes.pop_first() else { return };
+        self.floor = tick;
+        self.names[change.name as usize].tick = 0;
+        if self.names[change.name as usize].dead {
+            self.remove_name(change.name);
+        }
+    }
+
+    /// Gives all names of a file the newest places.
+    pub(super) fn touch_file(&mut self, file: u32) {
+        let mut at = self.files[file as usize].names;
+        while at != NONE {
+            self.touch(at, Touch::Changed);
+            at = self.names[at as usize].next_link;
+        }
+    }
+
+    /// All names at or below `below` that changed since a tick, the oldest change first, and directories above it that
+    /// took or left their names; nothing if they are not all known any more.
+    pub(crate) fn changed_since(&self, since: u64, below: &[u8]) -> Option<Vec<ChangedName>> {
+        if since < self.floor || since > self.tick {
+            return None;
+        }
+        let later = || self.changes.range(since + 1..);
+        let mut renamed = std::collections::HashSet::new();
+        let mut found = Vec::new();
+        for (_, change) in later() {
+            let Some(mut shown) = self.shown(change, since) else { continue };
+            if shown.kind == ChangeKind::Removed
+                && let Some(to) = self.renamed_to(change, since)
+                && renamed.insert(to)
+                && let Some(path) = self.path(to)
+            {
+                let from = std::mem::replace(&mut shown.path, path);
+                let target = self.changes.get(&self.names[to as usize].tick);
+                shown.whole |= target.is_some_and(|target| target.whole > since);
+                shown.file_type = Some(self.facts(self.names[to as usize].file).type_letter());
+                (shown.kind, shown.from) = (ChangeKind::Renamed, Some(from));
+            }
+            found.push((change.name, shown));
+        }
+        // The new name of a rename has a place of its own, later in the order.
+        found.retain(|(name, shown)| shown.kind == ChangeKind::Renamed || !renamed.contains(name));
+        let found = found.into_iter().map(|(_, shown)| shown);
+        let near = |shown: &ChangedName| {
+            let concerns = |path: &Vec<u8>| is_inside(path, below) || (shown.whole && is_inside(below, path));
+            concerns(&shown.path) || shown.from.as_ref().is_some_and(concerns)
+        };
+        Some(found.filter(near).collect())
+    }
+
+    fn shown(&self, change: &Change, since: u64) -> Option<ChangedName> {
+        let record = &self.names[change.name as usize];
+        let path = self.path(change.name)?;
+        let (kind, file_type, whole) = if record.dead {
+            (ChangeKind::Removed, None, record.was_dir)
+        } else {
+            let born = change.born > since;
+            let kind = if born { ChangeKind::Created } else { ChangeKind::Changed };
+            (kind, Some(self.facts(record.file).type_letter()), false)
+        };
+        Some(ChangedName { kind, path, from: None, file_type, whole: whole || change.whole > since })
+    }
+
+    /// The name that a dead one's file has now, if it was given since.
+    fn renamed_to(&self, change: &Change, since: u64) -> Option<u32> {
+        let dead = &self.names[change.name as usize];
+        let file = self.files.get(dead.file as usize)?;
+        if file.generation != dead.next_link || file.free || file.names == NONE {
+            return None;
+        }
+        let to = &self.names[file.names as usize];
+        let given = self.changes.get(&to.tick).is_some_and(|change| change.led > since);
+        (to.tick != 0 && given).then_some(file.names)
+    }
+}
+
+/// Whether a path is `above` or below it.
+fn is_inside(path: &[u8], above: &[u8]) -> bool {
+    above.is_empty() || path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+}

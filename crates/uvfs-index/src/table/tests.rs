@@ -1,0 +1,180 @@
+//! The table alone, fed with looks that no host has to give.
+
+use super::changes::ChangeKind::{Changed, Created, Removed, Renamed};
+use super::changes::{ChangeKind, ChangedName};
+use super::*;
+
+const DIR: u16 = 0o040_755;
+const FILE: u16 = 0o100_644;
+
+fn facts(ino: u64, mode: u16, nlink: u32) -> FileFacts {
+    FileFacts { ino, mode, nlink, dev: 7, ..FileFacts::default() }
+}
+
+fn handle(ino: u64) -> HostHandle {
+    HostHandle::new(1, &ino.to_ne_bytes())
+}
+
+fn table() -> NameTable {
+    NameTable::new(&facts(1, DIR, 2), handle(1))
+}
+
+impl NameTable {
+    fn dir(&mut self, dir: u32, name: &str, ino: u64) -> Result<Put, PutError> {
+        self.put(dir, name.as_bytes(), &facts(ino, DIR, 2), Some(handle(ino)), Note::Tick)
+    }
+
+    fn file(&mut self, dir: u32, name: &str, ino: u64, nlink: u32) -> Put {
+        self.put(dir, name.as_bytes(), &facts(ino, FILE, nlink), None, Note::Tick).expect("a name")
+    }
+
+    /// Kind, path, former path, and whether all below it is meant.
+    fn since(&self, tick: u64) -> Vec<(ChangeKind, String, Option<String>, bool)> {
+        let text = |path: Vec<u8>| String::from_utf8(path).expect("UTF-8");
+        let shown =
+            |change: ChangedName| (change.kind, text(change.path), change.from.map(text), change.whole);
+        self.changed_since(tick, b"").expect("known").into_iter().map(shown).collect()
+    }
+
+    fn paths(&self) -> Vec<String> {
+        let mut paths = Vec::new();
+        let mut below = vec![(String::new(), ROOT)];
+        while let Some((path, file)) = below.pop() {
+            if self.facts(file).is_dir() {
+                let names = self.children(file);
+                below.extend(
+                    names.map(|(name, file)| (format!("{path}/{}", String::from_utf8_lossy(name)), file)),
+                );
+            }
+            paths.push(path);
+        }
+        assert_eq!(paths.len() as u64, self.len());
+        paths.sort();
+        paths
+    }
+}
+
+fn change(
+    kind: ChangeKind,
+    path: &str,
+    from: Option<&str>,
+    whole: bool,
+) -> (ChangeKind, String, Option<String>, bool) {
+    (kind, path.into(), from.map(str::to_owned), whole)
+}
+
+#[test]
+fn a_renamed_directory_keeps_its_content_and_is_one_change() {
+    let mut table = table();
+    let d = table.dir(ROOT, "d", 2).expect("a name");
+    assert!(d.new_dir);
+    table.file(d.file, "f", 3, 1);
+    table.purge();
+    let before = table.tick();
+    // The new name is looked at first.
+    let moved = table.dir(ROOT, "e", 2).expect("a name");
+    assert_eq!((moved.file, moved.new_dir), (d.file, false));
+    table.gone(ROOT, b"d").expect("space");
+    table.purge();
+    assert_eq!(table.paths(), ["", "/e", "/e/f"]);
+    assert_eq!(table.since(before), [change(Renamed, "e", Some("d"), true)]);
+    // The old name first: the directory is in limbo meanwhile.
+    let before = table.tick();
+    table.gone(ROOT, b"e").expect("space");
+    assert_eq!(table.since(before), [change(Removed, "e", None, true)]);
+    assert!(!table.dir(ROOT, "d", 2).expect("a name").new_dir);
+    table.purge();
+    assert_eq!(table.paths(), ["", "/d", "/d/f"]);
+    assert_eq!(table.since(before), [change(Renamed, "d", Some("e"), true)]);
+}
+
+#[test]
+fn a_directory_without_a_name_goes_with_all_below_it() {
+    let mut table = table();
+    let d = table.dir(ROOT, "d", 2).expect("a name").file;
+    let e = table.dir(d, "e", 3).expect("a name").file;
+    table.file(e, "f", 4, 2);
+    table.file(ROOT, "g", 4, 2);
+    let before = table.tick();
+    table.gone(ROOT, b"d").expect("space");
+    table.purge();
+    assert_eq!(table.paths(), ["", "/g"]);
+    assert_eq!(table.since(before), [change(Removed, "d", None, true)]);
+    assert!(table.dir_of(handle(3).as_bytes()).is_none() && table.dir_of(handle(2).as_bytes()).is_none());
+    assert!(table.dir(ROOT, "d", 2).expect("a name").new_dir);
+}
+
+#[test]
+fn a_file_with_two_names_changes_at_both_and_a_third_name_is_surplus() {
+    let mut table = table();
+    assert!(!table.file(ROOT, "a", 2, 1).surplus);
+    assert!(!table.file(ROOT, "b", 2, 2).surplus);
+    let before = table.tick();
+    assert!(table.refresh(&facts(2, FILE, 2)));
+    assert_eq!(table.since(before), [change(Changed, "b", None, false), change(Changed, "a", None, false)]);
+    assert!(table.file(ROOT, "c", 2, 2).surplus);
+    assert!(!table.refresh(&facts(9, FILE, 1)), "not in the tree");
+}
+
+#[test]
+fn a_name_that_was_never_seen_is_reported_as_removed() {
+    let mut table = table();
+    table.gone(ROOT, b"x").expect("space");
+    assert_eq!(table.since(0), [change(Removed, "x", None, true)]);
+    let before = table.tick();
+    assert_eq!(table.since(before), []);
+    table.gone(ROOT, b"x").expect("space");
+    assert_eq!(table.since(before), [change(Removed, "x", None, true)]);
+    assert_eq!(table.paths(), [""]);
+    table.file(ROOT, "x", 2, 1);
+    assert_eq!(table.since(before), [change(Created, "x", None, true)]);
+}
+
+#[test]
+fn a_directory_is_never_below_itself() {
+    let mut table = table();
+    let a = table.dir(ROOT, "a", 2).expect("a name").file;
+    let b = table.dir(a, "b", 3).expect("a name").file;
+    assert_eq!(table.dir(b, "a", 2), Err(PutError::Cycle));
+    assert_eq!(table.way_up(b), [(a, b"b".to_vec()), (ROOT, b"a".to_vec())]);
+    assert_eq!(table.paths(), ["", "/a", "/a/b"]);
+}
+
+#[test]
+fn a_number_that_is_used_again_drops_the_former_file() {
+    let mut table = table();
+    let a = table.dir(ROOT, "a", 2).expect("a name").file;
+    let b = table.dir(a, "b", 3).expect("a name").file;
+    // Another directory has the number of `a` and is below it: all that was known of the way is out of date.
+    let other = HostHandle::new(1, b"another generation");
+    assert_eq!(table.put(b, b"c", &facts(2, DIR, 2), Some(other), Note::Tick), Err(PutError::NoDirectory));
+    assert_eq!(table.paths(), [""]);
+    // A file instead of a directory.
+    table.dir(ROOT, "d", 5).expect("a name");
+    table.file(ROOT, "f", 5, 1);
+    assert_eq!(table.paths(), ["", "/f"]);
+}
+
+#[test]
+fn changes_beyond_the_bound_are_forgotten_and_their_clocks_know_nothing() {
+    let mut table = table();
+    for nth in 0..70_000u64 {
+        table.file(ROOT, &format!("f{nth}"), nth + 2, 1);
+    }
+    for nth in 0..70_000 {
+        table.gone(ROOT, format!("f{nth}").as_bytes()).expect("space");
+    }
+    table.purge();
+    assert_eq!(table.len(), 1);
+    assert_eq!(table.changed_since(0, b""), None);
+    let newest = table.tick();
+    assert_eq!(table.changed_since(newest, b""), Some(Vec::new()));
+    assert_eq!(table.changed_since(newest + 1, b""), None, "a tick of the future");
+    assert!(table.changed_since(newest - 60_000, b"").is_some_and(|changes| changes.len() == 60_000));
+    // Names that are forgotten are freed, so the records are those of one round.
+    let records = table.names.len();
+    for nth in 0..70_000u64 {
+        table.file(ROOT, &format!("g{nth}"), nth + 2, 1);
+    }
+    assert!(table.names.len() <= records + 70_000);
+}

@@ -1,0 +1,309 @@
+//! One tree that is followed: the watch, the worker that keeps the table, and questions.
+//!
+//! # Why no change is missed
+//!
+//! The file system is marked before the first directory is read. Each change either ends before the mark is there, or
+//! queues an event. In the first case every later look shows it. In the second case the worker looks at the place
+//! *after* the event, and its look shows that change or a later one. It looks at names and files, and never believes
+//! an event: those may come late, merged, and in another order than the changes.
+//!
+//! Reports wait while the tree is scanned, and are looked at afterwards. So a name that was made after its directory
+//! was read is found by its report. A directory that moved out of a part not yet read, into a part already read, is
+//! found by the report of its new name; it is read then. If it was read at both places, the last listing decides, and
+//! the reports of both names then lead to looks at both. A report about an unknown directory is dropped. If that
+//! directory comes into the tree, its arrival is either looked at later, and then its content is read later than the
+//! dropped report; or it was looked at before, and then the directory is known.
+//!
+//! A directory in the table is never below itself. If a look says so, something on the way up is out of date: each
+//! name on the way is looked at, and then the first again. If that does not help, the tree is read anew.
+//!
+//! # Why an answer is complete
+//!
+//! The kernel queues an event before the system call that makes the change returns. A question first has the watcher
+//! read as many events as the kernel has queued ([`Watcher::drain`]), then waits until the worker has looked at all
+//! that were put in by then. So each change that ended before the question has its tick when the answer is made. No
+//! file is written for that.
+//!
+//! # Locks
+//!
+//! `content` (table, instance, phase) is written by the worker, and read by questions; no system call is made under
+//! it. `done`, a number with a condition variable, is beside it. `content` may be taken under `done`, never the other
+//! way round.
+
+mod work;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, RwLock};
+use rustix::io::Errno;
+use uvfs_drivers::watch::Watcher;
+
+use crate::clock::ChangeClock;
+use crate::host::HostTree;
+use crate::queue::ReportQueue;
+use crate::table::changes::ChangedName;
+use crate::table::{FileFacts, NameTable, ROOT};
+
+/// The limits of a tree.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TreeLimits {
+    /// Threads of the first scan; 0 for as many as processors.
+    pub threads: usize,
+    /// Bytes of memory of the table; 0 for no limit.
+    pub memory: usize,
+}
+
+/// How far a tree is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IndexPhase {
+    /// It is read from the host.
+    Scanning,
+    /// All of it is known, and followed.
+    Following,
+    /// It is not known any more, for this reason.
+    Lost(String),
+}
+
+/// The figures of a tree.
+#[derive(Clone, Debug)]
+pub struct TreeFigures {
+    /// How far it is.
+    pub phase: IndexPhase,
+    /// Names, the root among them.
+    pub names: u64,
+    /// Bytes of the table.
+    pub bytes: usize,
+    /// The present moment.
+    pub clock: ChangeClock,
+    /// Times that it was read from the host.
+    pub scans: u64,
+    /// Names and directories that could not be read, and the last of them.
+    pub unread: (u64, Option<String>),
+}
+
+/// The answer to "what changed since".
+#[derive(Clone, Debug)]
+pub struct ChangesSince {
+    /// The moment up to which the answer goes: for the next question.
+    pub clock: ChangeClock,
+    /// The changes, the oldest first; nothing if everything may have changed.
+    pub changes: Option<Vec<ChangedName>>,
+    /// A sentence about gaps in the answer.
+    pub warning: Option<String>,
+}
+
+/// A file of a tree, with one of its names.
+#[derive(Debug)]
+pub struct IndexedName<'a> {
+    /// The path below the root, without a slash in front; empty for the root.
+    pub path: &'a [u8],
+    /// Directories above it, up to the start of the walk.
+    pub depth: usize,
+    /// The attributes.
+    pub facts: FileFacts,
+    /// Names in it, of a directory.
+    pub children: Option<u64>,
+}
+
+struct Content {
+    table: NameTable,
+    instance: u64,
+    phase: IndexPhase,
+    scans: u64,
+    unread: (u64, Option<String>),
+}
+
+impl Content {
+    fn clock(&self) -> ChangeClock {
+        ChangeClock { instance: self.instance, tick: self.table.tick() }
+    }
+}
+
+struct Shared {
+    host: HostTree,
+    queue: Arc<ReportQueue>,
+    limits: TreeLimits,
+    content: RwLock<Content>,
+    /// The number of the last report that is done; moves also when the phase does.
+    done: Mutex<u64>,
+    moved: Condvar,
+}
+
+/// A tree that is followed; dropping it ends that.
+pub struct IndexedTree {
+    shared: Arc<Shared>,
+    watcher: Watcher,
+    worker: Option<JoinHandle<()>>,
+}
+
+impl Drop for IndexedTree {
+    fn drop(&mut self) {
+        self.shared.queue.stop();
+        if let Some(worker) = self.worker.take() {
+            let _ = worker.join();
+        }
+    }
+}
+
+impl IndexedTree {
+    /// Follows the tree below a directory. Returns when its file system is marked; the scan goes on in the
+    /// background.
+    ///
+    /// # Errors
+    /// A phrase that says why it cannot be followed.
+    pub fn start(path: &Path, limits: TreeLimits) -> Result<Self, String> {
+        let host = HostTree::open(path)?;
+        let queue = Arc::new(ReportQueue::new(host.root_handle().clone()));
+        let watcher = Watcher::of_all(host.seen(), Arc::clone(&queue) as Arc<_>)
+            .map_err(|why| format!("its changes are not seen: {why}"))?;
+        let root = |errno: Errno| format!("its attributes cannot be read: {errno}");
+        let content = Content {
+            table: NameTable::new(&host.root_facts().map_err(root)?, host.root_handle().clone()),
+            instance: ChangeClock::new_instance()?,
+            phase: IndexPhase::Scanning,
+            scans: 0,
+            unread: (0, None),
+        };
+        let shared = Arc::new(Shared {
+            host,
+            queue,
+            limits,
+            content: RwLock::new(content),
+            done: Mutex::new(0),
+            moved: Condvar::new(),
+        });
+        let work = Arc::clone(&shared);
+        let worker = thread::Builder::new()
+            .name("uvfs-index".into())
+            .spawn(move || work.work())
+            .map_err(|error| format!("no thread to follow it with: {error}"))?;
+        Ok(Self { shared, watcher, worker: Some(worker) })
+    }
+
+    /// The path that it was started with.
+    pub fn path(&self) -> &Path {
+        self.shared.host.path()
+    }
+
+    /// Whether its path still leads to it: it may have been renamed, or unmounted.
+    pub fn is_there(&self) -> bool {
+        self.shared.host.is_there()
+    }
+
+    /// Its figures now.
+    pub fn figures(&self) -> TreeFigures {
+        let content = self.shared.content.read();
+        TreeFigures {
+            phase: content.phase.clone(),
+            names: content.table.len(),
+            bytes: content.table.bytes(),
+            clock: content.clock(),
+            scans: content.scans,
+            unread: content.unread.clone(),
+        }
+    }
+
+    /// Waits until the tree is not being scanned, at most for `patience`. Returns the phase then.
+    pub fn wait_scanned(&self, patience: Duration) -> IndexPhase {
+        let deadline = Instant::now() + patience;
+        let mut done = self.shared.done.lock();
+        loop {
+            // The phase moves before `moved` is notified under `done`, so no move is missed.
+            let phase = self.phase();
+            let scanning = phase == IndexPhase::Scanning;
+            if !scanning || self.shared.moved.wait_until(&mut done, deadline).timed_out() {
+                return phase;
+            }
+        }
+    }
+
+    fn phase(&self) -> IndexPhase {
+        self.shared.content.read().phase.clone()
+    }
+
+    /// Waits until all that was changed before this call is in the table, or the tree is being scanned or lost.
+    pub fn settle(&self) {
+        self.watcher.drain();
+        let wanted = self.shared.queue.put_in();
+        let mut done = self.shared.done.lock();
+        while *done < wanted && self.phase() == IndexPhase::Following {
+            self.shared.moved.wait(&mut done);
+        }
+    }
+
+    /// The changes since a moment, at or below a path. Every change that ended before this call is in the answer.
+    /// Without `since`, or if that moment is not known, everything may have changed. O(changes since then), whatever
+    /// the size of the tree.
+    pub fn changed_since(&self, since: Option<ChangeClock>, below: &[u8]) -> ChangesSince {
+        self.settle();
+        let content = self.shared.content.read();
+        let warning = match &content.phase {
+            IndexPhase::Lost(why) => Some(why.clone()),
+            _ => {
+                let of_last =
+                    |last: &String| format!("{} could not be read, lastly {last}", content.unread.0);
+                content.unread.1.as_ref().map(of_last)
+            }
+        };
+        let known = since
+            .filter(|since| since.instance == content.instance && content.phase == IndexPhase::Following);
+        let changes = known.and_then(|since| content.table.changed_since(since.tick, below));
+        ChangesSince { clock: content.clock(), changes, warning }
+    }
+
+    /// Waits for a change after a moment, at most for `patience`. Returns whether the table has moved.
+    pub fn wait_for_change(&self, since: ChangeClock, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        let mut done = self.shared.done.lock();
+        loop {
+            let moved = {
+                let content = self.shared.content.read();
+                content.clock() != since || content.phase != IndexPhase::Following
+            };
+            if moved {
+                return true;
+            }
+            if self.shared.moved.wait_until(&mut done, deadline).timed_out() {
+                return false;
+            }
+        }
+    }
+
+    /// Visits a file and everything below it, each directory before its content, in no order otherwise. The visitor
+    /// sees the names of one moment; changes wait meanwhile. `visit` returns whether to go into a directory.
+    ///
+    /// # Errors
+    /// The reason if the tree is not known, ENOENT in words if the path is not.
+    pub fn visit(&self, below: &[u8], mut visit: impl FnMut(&IndexedName<'_>) -> bool) -> Result<(), String> {
+        self.settle();
+        let content = self.shared.content.read();
+        match &content.phase {
+            IndexPhase::Lost(why) => return Err(why.clone()),
+            IndexPhase::Scanning => return Err("the tree is being read".into()),
+            IndexPhase::Following => {}
+        }
+        let table = &content.table;
+        let start = table.walk(below).ok_or("there is no such name in the index")?;
+        debug_assert!(start != ROOT || below.is_empty());
+        let mut stack = vec![(below.to_vec(), start, 0)];
+        while let Some((path, file, depth)) = stack.pop() {
+            let facts = table.facts(file);
+            let known = facts.is_dir().then(|| table.children(file));
+            let children = known.map(|children| children.count() as u64);
+            let into = visit(&IndexedName { path: &path, depth, facts, children });
+            if into && children.is_some_and(|children| children > 0) {
+                stack.extend(table.children(file).map(|(name, child)| {
+                    let slash: &[u8] = if path.is_empty() { b"" } else { b"/" };
+                    ([&path[..], slash, name].concat(), child, depth + 1)
+                }));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,341 @@
+//! The worker of a tree: it scans, looks where reports say, and changes the table. See the head of the module above.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::{Content, IndexPhase, Shared};
+use crate::clock::ChangeClock;
+use crate::host::{FoundName, facts_of};
+use crate::queue::{Report, ToDo};
+use crate::scan::{DirListing, read_below, scan};
+use crate::table::{HostHandle, NameTable, Note, PutError, ROOT};
+
+/// Looks at the way up before the tree is read anew.
+const TRIES: usize = 3;
+
+/// Why following cannot go on.
+enum Stop {
+    /// The tree must be read anew.
+    Again,
+    /// It is not known any more.
+    Lost(String),
+}
+
+/// The directory that was opened last: events come in runs.
+type LastDir = Option<(HostHandle, OwnedFd)>;
+
+impl Shared {
+    /// The thread.
+    pub(super) fn work(&self) {
+        let mut outcome = self.scan_all(false);
+        let mut last = None;
+        loop {
+            match std::mem::replace(&mut outcome, Ok(())) {
+                Ok(()) => {}
+                Err(Stop::Again) => {
+                    outcome = self.scan_all(true);
+                    continue;
+                }
+                Err(Stop::Lost(why)) => self.lose(why),
+            }
+            match self.queue.take() {
+                ToDo::Stop => return self.lose("the index has ended".into()),
+                ToDo::Ended(why) => outcome = Err(Stop::Lost(why)),
+                ToDo::Overflow(number) => {
+                    outcome = self.scan_all(true);
+                    self.is_done(number);
+                }
+                ToDo::Look(reports, number) => {
+                    // A tree that is lost stays so: the table is not right any more.
+                    if !self.is_lost() {
+                        outcome = self.look_at(&reports, &mut last);
+                        self.content.write().table.purge();
+                    }
+                    self.is_done(number);
+                }
+            }
+        }
+    }
+
+    fn is_lost(&self) -> bool {
+        matches!(self.content.read().phase, IndexPhase::Lost(_))
+    }
+
+    fn lose(&self, why: String) {
+        {
+            let mut content = self.content.write();
+            // Nobody is answered from the table any more.
+            content.table = NameTable::new(&content.table.facts(ROOT), self.host.root_handle().clone());
+            content.phase = IndexPhase::Lost(why);
+        }
+        drop(self.done.lock());
+        self.moved.notify_all();
+    }
+
+    fn is_done(&self, number: u64) {
+        *self.done.lock() = number;
+        self.moved.notify_all();
+    }
+
+    /// Reads the whole tree. `anew`: under another instance than before.
+    fn scan_all(&self, anew: bool) -> Result<(), Stop> {
+        let failed = |errno: Errno| Stop::Lost(format!("the directory cannot be read: {errno}"));
+        let facts = self.host.root_facts().map_err(failed)?;
+        {
+            let mut content = self.content.write();
+            if anew {
+                content.instance = ChangeClock::new_instance().map_err(Stop::Lost)?;
+                content.table = NameTable::new(&facts, self.host.root_handle().clone());
+            }
+            content.phase = IndexPhase::Scanning;
+            content.unread = (0, None);
+            content.scans += 1;
+        }
+        drop(self.done.lock());
+        self.moved.notify_all();
+        let mut outcome = Ok(());
+        scan(&self.host, self.host.root_handle().clone(), self.threads(), |listing| {
+            outcome = if self.queue.interrupts() {
+                Err(Stop::Again)
+            } else {
+                self.apply(listing, Note::Silent).map(drop)
+            };
+            outcome.is_ok()
+        });
+        match outcome {
+            // The queue says whether to end, or to begin anew.
+            Err(Stop::Again) if self.queue.interrupts() => Ok(()),
+            Ok(()) => {
+                self.content.write().table.purge();
+                self.content.write().phase = IndexPhase::Following;
+                drop(self.done.lock());
+                self.moved.notify_all();
+                Ok(())
+            }
+            stopped => stopped,
+        }
+    }
+
+    fn threads(&self) -> usize {
+        match self.limits.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        }
+    }
+
+    /// Puts a listing into the table. Returns the directories in it that were not known.
+    fn apply(&self, listing: DirListing, note: Note) -> Result<Vec<HostHandle>, Stop> {
+        let mut new = Vec::new();
+        let mut content = self.content.write();
+        if let Some(errno) = listing.failed {
+            content.could_not_read(format!("a directory: {errno}"));
+        }
+        for (name, errno) in listing.unseen {
+            content.unseen(&name, errno);
+        }
+        // A directory that was dropped since: a report says where it is.
+        let Some(mut dir) = content.table.dir_of(listing.dir.as_bytes()) else { return Ok(new) };
+        for (name, found) in listing.names {
+            let handle = found.handle.clone();
+            match content.table.put(dir, &name, &found.facts, found.handle, note) {
+                Ok(put) => new.extend(handle.filter(|_| put.new_dir)),
+                Err(PutError::Full) => return Err(full()),
+                // Looked at once all is read.
+                Err(PutError::Cycle) => self.queue.report(Report::Name(listing.dir.clone(), name)),
+                Err(PutError::NoDirectory) => return Ok(new),
+            }
+            match content.table.dir_of(listing.dir.as_bytes()) {
+                Some(now) => dir = now,
+                None => return Ok(new),
+            }
+        }
+        self.within_limit(&content).map(|()| new)
+    }
+
+    fn within_limit(&self, content: &Content) -> Result<(), Stop> {
+        let (limit, bytes) = (self.limits.memory, content.table.bytes());
+        if limit == 0 || bytes <= limit {
+            return Ok(());
+        }
+        let names = content.table.len();
+        Err(Stop::Lost(format!("{names} names take {bytes} bytes, more than the limit of {limit}")))
+    }
+
+    fn look_at(&self, reports: &[Arc<Report>], last: &mut LastDir) -> Result<(), Stop> {
+        let outcome = reports.iter().try_for_each(|report| match &**report {
+            Report::Name(dir, name) => self.look_at_name(dir, name, last),
+            Report::Object(file) => {
+                self.look_at_file(file);
+                Ok(())
+            }
+        });
+        *last = None;
+        outcome?;
+        self.within_limit(&self.content.read())
+    }
+
+    /// A file whose attributes or content changed: known by its number, whatever its names are.
+    fn look_at_file(&self, file: &HostHandle) {
+        match self.host.open_handle(file).and_then(|fd| facts_of(fd.as_fd())) {
+            Ok(facts) => drop(self.content.write().table.refresh(&facts)),
+            // Its names are reported too.
+            Err(Errno::STALE | Errno::NOENT) => {}
+            Err(errno) => self.content.write().could_not_read(format!("a file: {errno}")),
+        }
+    }
+
+    fn look_at_name(&self, handle: &HostHandle, name: &[u8], last: &mut LastDir) -> Result<(), Stop> {
+        for _ in 0..TRIES {
+            // Outside the tree, or gone.
+            if self.content.read().table.dir_of(handle.as_bytes()).is_none() {
+                return Ok(());
+            }
+            match self.put(handle, name, last)? {
+                PutStep::Done => return Ok(()),
+                PutStep::NewDirectory(new) => return self.read_new(new),
+                PutStep::Surplus(file) => return self.look_at_links(file),
+                PutStep::Cycle(way) => {
+                    for (dir, name) in way {
+                        self.confirm(&dir, &name)?;
+                    }
+                }
+            }
+        }
+        Err(Stop::Again)
+    }
+
+    /// Looks at a name, and puts it into the table.
+    fn put(&self, handle: &HostHandle, name: &[u8], last: &mut LastDir) -> Result<PutStep, Stop> {
+        if last.as_ref().is_none_or(|(known, _)| known != handle) {
+            match self.host.open_handle(handle) {
+                Ok(fd) => *last = Some((handle.clone(), fd)),
+                // The directory is gone; its own name is reported too.
+                Err(Errno::STALE | Errno::NOENT) => return Ok(PutStep::Done),
+                Err(errno) => {
+                    self.content.write().unseen(name, errno);
+                    return Ok(PutStep::Done);
+                }
+            }
+        }
+        let Some((_, fd)) = last else { return Ok(PutStep::Done) };
+        let found = self.host.look(fd.as_fd(), name);
+        let of_dir = facts_of(fd.as_fd());
+        let mut content = self.content.write();
+        let Some(dir) = content.table.dir_of(handle.as_bytes()) else { return Ok(PutStep::Done) };
+        if let Ok(facts) = &of_dir {
+            content.table.refresh_dir(dir, facts, Note::Tick);
+        }
+        match found {
+            Ok(Some(found)) => Ok(content.put(dir, name, found)?),
+            Ok(None) => match content.table.gone(dir, name) {
+                Ok(()) => Ok(PutStep::Done),
+                Err(_) => Err(full()),
+            },
+            Err(errno) => {
+                content.unseen(name, errno);
+                Ok(PutStep::Done)
+            }
+        }
+    }
+
+    /// Looks whether a name still leads to a directory, and removes it if not.
+    fn confirm(&self, handle: &HostHandle, name: &[u8]) -> Result<(), Stop> {
+        let found = match self.host.open_handle(handle) {
+            Ok(fd) => self.host.look(fd.as_fd(), name),
+            Err(_) => Ok(None),
+        };
+        let mut content = self.content.write();
+        let Some(dir) = content.table.dir_of(handle.as_bytes()) else { return Ok(()) };
+        let found = found.ok().flatten().and_then(|found| found.handle);
+        let known = content.table.child(dir, name).and_then(|file| content.table.handle(file));
+        if known != found.as_ref() {
+            content.table.gone(dir, name).map_err(|_| full())?;
+            // Its present state, whatever that is, is looked at in its turn.
+            self.queue.report(Report::Name(handle.clone(), name.into()));
+        }
+        Ok(())
+    }
+
+    /// More names of a file are known than it has: those that lead elsewhere by now go.
+    fn look_at_links(&self, file: u32) -> Result<(), Stop> {
+        let links: Vec<(HostHandle, Vec<u8>)> = {
+            let table = &self.content.read().table;
+            let links = table.links(file);
+            links.filter_map(|(dir, name)| Some((table.handle(dir)?.clone(), name.to_vec()))).collect()
+        };
+        for (handle, name) in links {
+            let found = match self.host.open_handle(&handle) {
+                Ok(fd) => self.host.look(fd.as_fd(), &name),
+                Err(_) => Ok(None),
+            };
+            let mut content = self.content.write();
+            let Some(dir) = content.table.dir_of(handle.as_bytes()) else { continue };
+            let Some(known) = content.table.child(dir, &name).filter(|known| *known == file) else {
+                continue;
+            };
+            let ino = content.table.facts(known).ino;
+            if !matches!(&found, Ok(Some(found)) if found.facts.ino == ino) {
+                content.table.gone(dir, &name).map_err(|_| full())?;
+                self.queue.report(Report::Name(handle, name.into()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a directory that has just come into the tree, and everything below it.
+    fn read_new(&self, handle: HostHandle) -> Result<(), Stop> {
+        let mut outcome = Ok(());
+        read_below(&self.host, handle, &mut |listing| {
+            // A directory that was known is followed already, and what is below it with it.
+            let applied =
+                if self.queue.interrupts() { Err(Stop::Again) } else { self.apply(listing, Note::Tick) };
+            applied.map_err(|stop| outcome = Err(stop)).ok()
+        });
+        outcome
+    }
+}
+
+/// The consequence of a look.
+enum PutStep {
+    Done,
+    NewDirectory(HostHandle),
+    Surplus(u32),
+    /// The names on the way up, each with its directory.
+    Cycle(Vec<(HostHandle, Vec<u8>)>),
+}
+
+fn full() -> Stop {
+    Stop::Lost(
+        "there is more than an index can hold: 2^32 names, 32 GiB of names, or a name of 256 bytes".into(),
+    )
+}
+
+impl Content {
+    fn put(&mut self, dir: u32, name: &[u8], found: FoundName) -> Result<PutStep, Stop> {
+        let handle = found.handle.clone();
+        match self.table.put(dir, name, &found.facts, found.handle, Note::Tick) {
+            Ok(put) if put.new_dir => Ok(handle.map_or(PutStep::Done, PutStep::NewDirectory)),
+            Ok(put) if put.surplus => Ok(PutStep::Surplus(put.file)),
+            Ok(_) | Err(PutError::NoDirectory) => Ok(PutStep::Done),
+            Err(PutError::Cycle) => {
+                let way = self.table.way_up(dir).into_iter();
+                let known = way.filter_map(|(dir, name)| Some((self.table.handle(dir)?.clone(), name)));
+                Ok(PutStep::Cycle(known.collect()))
+            }
+            Err(PutError::Full) => Err(full()),
+        }
+    }
+
+    /// A name's state was not seen. If it changed at that moment, its report comes.
+    fn unseen(&mut self, name: &[u8], errno: Errno) {
+        if errno != Errno::AGAIN && errno != Errno::STALE {
+            self.could_not_read(format!("{}: {errno}", String::from_utf8_lossy(name)));
+        }
+    }
+
+    fn could_not_read(&mut self, what: String) {
+        self.unread = (self.unread.0 + 1, Some(what));
+    }
+}

@@ -1,0 +1,81 @@
+//! A process that changes a directory at random: files, directories, links, renames of whole trees.
+//!
+//! Names come from a small set, so that several processes disturb each other, and failures are usual.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+use fastrand::Rng;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+/// The variable by which this program is told to be a changer: seed, number of changes, directory.
+const ORDER: &str = "UVFS_TEST_CHANGER";
+
+/// Starts a changer.
+pub fn start(seed: u64, changes: usize, dir: &Path) -> Child {
+    let order = format!("{seed} {changes} {}", dir.display());
+    let program = std::env::current_exe().expect("this program");
+    Command::new(program).env(ORDER, order).spawn().expect("a changer")
+}
+
+/// Runs as a changer if that was ordered.
+pub fn run_if_ordered() -> bool {
+    let Ok(order) = std::env::var(ORDER) else { return false };
+    let mut words = order.splitn(3, ' ');
+    let mut number = || words.next().and_then(|word| word.parse().ok()).expect("a number");
+    let (mut rng, changes) = (Rng::with_seed(number()), number());
+    let dir = PathBuf::from(words.next().expect("a directory"));
+    for _ in 0..changes {
+        // Another changer may have been faster.
+        let _ = change(&mut rng, &dir);
+    }
+    true
+}
+
+/// A random path: as deep as directories of random names exist, or one deeper.
+fn place(rng: &mut Rng, dir: &Path) -> PathBuf {
+    let mut path = dir.join(if rng.u8(..8) == 0 { "outside" } else { "tree" });
+    for _ in 0..rng.usize(1..5) {
+        path.push(format!("n{}", rng.u8(..7)));
+        if !path.is_dir() {
+            break;
+        }
+    }
+    path
+}
+
+fn change(rng: &mut Rng, dir: &Path) -> std::io::Result<()> {
+    let (at, other) = (place(rng, dir), place(rng, dir));
+    match rng.u8(..24) {
+        0..=3 => fs::write(&at, vec![b'x'; rng.usize(..9000)]),
+        4..=7 => fs::create_dir(&at),
+        8..=11 => fs::rename(&at, &other),
+        12..=13 => fs::hard_link(&at, &other),
+        14..=15 => fs::remove_file(&at),
+        16 => fs::remove_dir(&at),
+        17 => fs::remove_dir_all(&at),
+        18 => OpenOptions::new().write(true).open(&at)?.set_len(rng.u64(..5000)),
+        19 => fs::set_permissions(&at, PermissionsExt::from_mode(0o700 + rng.u32(..64))),
+        20 => symlink("n1", &at),
+        21 => Ok(renameat_with(CWD, &at, CWD, &other, RenameFlags::EXCHANGE)?),
+        22 => unnamed(rng, &at, &other),
+        _ => {
+            let mut file = OpenOptions::new().append(true).open(&at)?;
+            // Through a descriptor whose name is gone, while another name may stay.
+            let _ = fs::hard_link(&at, &other);
+            let _ = fs::remove_file(&at);
+            file.write_all(b"more")
+        }
+    }
+}
+
+/// Changes a file that was replaced meanwhile.
+fn unnamed(rng: &mut Rng, at: &Path, other: &Path) -> std::io::Result<()> {
+    let file = File::options().write(true).open(at)?;
+    fs::rename(at, other)?;
+    fs::write(at, "new")?;
+    file.write_all_at(b"text", rng.u64(..100))
+}

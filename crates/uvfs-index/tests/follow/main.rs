@@ -1,0 +1,137 @@
+//! Trees that several processes change at random, against walks of the host at quiet moments.
+//!
+//! They need CAP_SYS_ADMIN; without it they count as ignored. `UVFS_TEST_ROUNDS` sets the number of quiet moments, and
+//! `UVFS_TEST_DIR` the directory; else they run in `/dev/shm`.
+
+mod changer;
+mod walk;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, ExitCode};
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Trial};
+use uvfs_index::{IndexPhase, IndexedTree, TreeLimits};
+
+use walk::{assert_complete, assert_same, of_host, of_index};
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// Processes that change at the same time.
+const CHANGERS: u64 = 4;
+
+fn main() -> ExitCode {
+    if changer::run_if_ordered() {
+        return ExitCode::SUCCESS;
+    }
+    let why_not = why_not();
+    if let Some(why) = &why_not {
+        eprintln!("skipped: {why}");
+    }
+    let tests: [(&str, fn()); 3] = [
+        ("the_index_is_the_host_at_quiet_moments", quiet_moments),
+        ("a_scan_among_changes_ends_in_the_hosts_tree", scan_among_changes),
+        ("each_change_is_in_the_next_answer_alone", each_change),
+    ];
+    let trials = tests.into_iter().map(|(name, test)| {
+        let trial = Trial::test(name, move || {
+            test();
+            Ok(())
+        });
+        trial.with_ignored_flag(why_not.is_some())
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+}
+
+fn temporary() -> tempfile::TempDir {
+    let place = std::env::var_os("UVFS_TEST_DIR").unwrap_or("/dev/shm".into());
+    let dir = tempfile::tempdir_in(place).or_else(|_| tempfile::tempdir()).expect("a directory");
+    for name in ["tree", "outside"] {
+        fs::create_dir(dir.path().join(name)).expect("a directory");
+    }
+    dir
+}
+
+fn why_not() -> Option<String> {
+    IndexedTree::start(&temporary().path().join("tree"), TreeLimits::default()).err()
+}
+
+fn rounds(usual: u64) -> u64 {
+    std::env::var("UVFS_TEST_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+fn changers(seed: u64, changes: usize, dir: &Path) -> Vec<Child> {
+    (0..CHANGERS).map(|nth| changer::start(seed * CHANGERS + nth, changes, dir)).collect()
+}
+
+fn wait(changers: Vec<Child>) {
+    for mut changer in changers {
+        assert!(changer.wait().expect("a changer").success());
+    }
+}
+
+fn quiet_moments() {
+    let dir = temporary();
+    let root = dir.path().join("tree");
+    let tree = IndexedTree::start(&root, TreeLimits::default()).expect("a tree");
+    assert_eq!(tree.wait_scanned(MINUTE), IndexPhase::Following);
+    // Clocks and walks of earlier quiet moments.
+    let mut known = Vec::new();
+    for round in 0..rounds(25) {
+        known.push((tree.changed_since(None, b"").clock, of_host(&root)));
+        wait(changers(round, 600, dir.path()));
+        let (index, host) = (of_index(&tree), of_host(&root));
+        let when = format!("round {round}");
+        assert_same(&index, &host, &when);
+        for (clock, before) in known.iter().rev().take(3) {
+            let answer = tree.changed_since(Some(*clock), b"");
+            let changes =
+                answer.changes.unwrap_or_else(|| panic!("{when}: everything: {:?}", tree.figures()));
+            assert_complete(before, &host, &changes, &when);
+        }
+    }
+    let figures = tree.figures();
+    assert_eq!((figures.scans, figures.unread.0), (1, 0), "{figures:?}");
+}
+
+/// The scan begins while the tree is changed. A reader that gets "everything" walks by itself, also meanwhile; with
+/// the changes since its clock, it knows the tree.
+fn scan_among_changes() {
+    for round in 0..rounds(12) {
+        let dir = temporary();
+        let root = dir.path().join("tree");
+        wait(changers(1000 + round, 800, dir.path()));
+        let changers = changers(2000 + round, 1500, dir.path());
+        let tree = IndexedTree::start(&root, TreeLimits::default()).expect("a tree");
+        let first = tree.changed_since(None, b"");
+        assert_eq!(first.changes, None);
+        let before = of_host(&root);
+        wait(changers);
+        assert_eq!(tree.wait_scanned(MINUTE), IndexPhase::Following);
+        let (index, host) = (of_index(&tree), of_host(&root));
+        assert_same(&index, &host, &format!("round {round}"));
+        let answer = tree.changed_since(Some(first.clock), b"");
+        let changes = answer.changes.expect("the instance of the first answer");
+        assert_complete(&before, &host, &changes, &format!("round {round}"));
+    }
+}
+
+/// Every single change is in the answer to the question that follows, and nothing else is.
+fn each_change() {
+    let dir = temporary();
+    let root = dir.path().join("tree");
+    for nth in 0..50 {
+        fs::write(root.join(format!("f{nth}")), "text").expect("write");
+    }
+    let tree = IndexedTree::start(&root, TreeLimits::default()).expect("a tree");
+    assert_eq!(tree.wait_scanned(MINUTE), IndexPhase::Following);
+    let mut clock = tree.changed_since(None, b"").clock;
+    for nth in 0..50 {
+        fs::write(root.join(format!("f{nth}")), "other text").expect("write");
+        let answer = tree.changed_since(Some(clock), b"");
+        let paths: Vec<_> = answer.changes.expect("changes").into_iter().map(|change| change.path).collect();
+        assert_eq!(paths, [format!("f{nth}").into_bytes()]);
+        clock = answer.clock;
+        assert_eq!(tree.changed_since(Some(clock), b"").changes, Some(Vec::new()));
+    }
+}
