@@ -20,10 +20,6 @@ impl ByteSet {
     pub(super) fn contains(&self, byte: u8) -> bool {
         self.0[usize::from(byte >> 6)] >> (byte & 63) & 1 != 0
     }
-
-    pub(super) fn invert(&mut self) {
-        self.0.iter_mut().for_each(|word| *word = !*word);
-    }
 }
 
 /// Whether a byte is of a class (`alpha` in `[:alpha:]`); `None` if there is no such class.
@@ -152,8 +148,7 @@ impl Part {
                 text.len() >= bytes.len() && text[..bytes.len()].eq_ignore_ascii_case(bytes)
             }
             Self::Mixed(elements) => {
-                text.len() >= elements.len()
-                    && elements.iter().zip(text).all(|(e, b)| e.matches(folded(*b, fold)))
+                text.len() >= elements.len() && elements.iter().zip(text).all(|(e, b)| e.matches(*b, fold))
             }
         }
     }
@@ -165,9 +160,9 @@ impl Part {
 }
 
 impl Element {
-    fn matches(&self, byte: u8) -> bool {
+    fn matches(&self, byte: u8, fold: bool) -> bool {
         match self {
-            Self::Byte(only) => byte == *only,
+            Self::Byte(only) => folded(byte, fold) == *only,
             Self::Any => true,
             Self::Set(set) => set.contains(byte),
             Self::Nothing => false,
@@ -188,7 +183,8 @@ enum Bracket {
 
 /// Reads a bracket after its `[`.
 fn bracket(text: &[u8], fold: bool) -> Bracket {
-    let mut set = ByteSet::default();
+    // Classes see the byte as it is, and ranges see it folded.
+    let (mut set, mut classes) = (ByteSet::default(), ByteSet::default());
     let negated = matches!(text.first(), Some(b'!' | b'^'));
     let begin = usize::from(negated);
     let mut at = begin;
@@ -200,7 +196,7 @@ fn bracket(text: &[u8], fold: bool) -> Bracket {
         if byte == b'[' && text.get(at + 1) == Some(&b':') {
             if let Some(len) = class_name(&text[at + 2..]) {
                 let Some(is_in) = class(&text[at + 2..at + 2 + len]) else { return Bracket::Malformed };
-                (0..=255).filter(|b| is_in(*b)).for_each(|b| set.insert(b));
+                (0..=255).filter(|b| is_in(*b)).for_each(|b| classes.insert(b));
                 at += len + 4;
                 continue;
             }
@@ -221,10 +217,10 @@ fn bracket(text: &[u8], fold: bool) -> Bracket {
         }
         (folded(low, fold)..=folded(high, fold)).for_each(|b| set.insert(b));
     }
-    if negated {
-        set.invert();
-    }
-    Bracket::Set(set, at + 1)
+    let mut all = ByteSet::default();
+    let is_in = |b: u8| classes.contains(b) || set.contains(folded(b, fold));
+    (0..=255).filter(|b| is_in(*b) != negated).for_each(|b| all.insert(b));
+    Bracket::Set(all, at + 1)
 }
 
 /// Length of a class's name, if `:]` follows letters.

@@ -42,9 +42,19 @@ impl Columns {
         out.extend_from_slice(&mode_letters(file.kind(), numbers.mode));
         out.push(b' ');
         right(&mut self.links, &numbers.nlink.to_string(), b" ", out);
-        let (uid, gid) = (numbers.uid, numbers.gid);
-        left(&mut self.user, &owners.user(uid).map_or_else(|| uid.to_string(), str::to_owned), out);
-        left(&mut self.group, &owners.group(gid).map_or_else(|| gid.to_string(), str::to_owned), out);
+        match owners.user(numbers.uid) {
+            Some(user) => left(&mut self.user, user, out),
+            None => {
+                // As in find, a number is not aligned with names, and its column is then one wider.
+                let begin = out.len();
+                left(&mut 8, &numbers.uid.to_string(), out);
+                self.user = self.user.max(out.len() - begin);
+            }
+        }
+        match owners.group(numbers.gid) {
+            Some(group) => left(&mut self.group, group, out),
+            None => left(&mut self.group, &numbers.gid.to_string(), out),
+        }
         if matches!(file.kind(), FileKind::CharDevice | FileKind::BlockDevice) {
             right(&mut self.major, &numbers.rdev.0.to_string(), b", ", out);
             right(&mut self.minor, &numbers.rdev.1.to_string(), b" ", out);

@@ -17,7 +17,8 @@
 //! [`SearchTree::Children`] a level. No input panics: errors are [`ParseError`], or `io::Error` of the sink.
 //!
 //! Deviations from GNU find: widths of `-printf` fields end at 4,095, groups nest at most 200 deep, and times after the
-//! year 9999 are printed as seconds. Dates of `-newermt` are those of [`dates`](self#dates).
+//! year 9999 are printed as seconds. The value of `A , B` is that of `B`, as find's manual says; find 4.9 itself swaps
+//! the two if neither acts and `B` is cheaper. Dates of `-newermt` are those of [`dates`](self#dates).
 //!
 //! # Dates
 //!

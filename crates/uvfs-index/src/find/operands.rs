@@ -67,8 +67,8 @@ impl Operand<'_> {
     }
 
     fn depth(&self) -> Result<usize, ParseError> {
-        let depth = decimal(self.text).and_then(|depth| usize::try_from(depth).ok());
-        depth.ok_or_else(|| self.is_not("a number of levels"))
+        let depth = decimal(self.text).and_then(|depth| i32::try_from(depth).ok());
+        depth.and_then(|depth| usize::try_from(depth).ok()).ok_or_else(|| self.is_not("a number of levels"))
     }
 }
 

@@ -94,7 +94,11 @@ fn base(file: &dyn FoundFile) -> &[u8] {
     path.get(end.saturating_sub(name.len() + 1)..end).unwrap_or(name)
 }
 
+/// The directories before the last component. Slashes behind that are left out, unless it has one letter: GNU find 4.9
+/// has this exception.
 fn directories(path: &[u8]) -> &[u8] {
+    let slashes = path.iter().rev().take_while(|b| **b == b'/').count();
+    let path = if path.len() - slashes > 1 { &path[..path.len() - slashes] } else { path };
     path.iter().rposition(|b| *b == b'/').map_or(b".", |slash| &path[..slash])
 }
 

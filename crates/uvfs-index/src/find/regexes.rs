@@ -378,7 +378,7 @@ impl Translation<'_> {
         let mut out = "[".to_owned();
         let mut rest = &members[..];
         while let Some(first) = rest.first() {
-            let run = rest.iter().zip(*first..).take_while(|(b, next)| **b == *next).count().max(1);
+            let run = rest.iter().zip(*first..=255).take_while(|(b, next)| **b == *next).count().max(1);
             // Writing to a string cannot fail.
             let _ = write!(out, r"\x{first:02X}-\x{:02X}", rest[run - 1]);
             rest = &rest[run..];

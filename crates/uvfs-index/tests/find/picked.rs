@@ -394,7 +394,7 @@ fn operators_and_the_walk() {
         . -type f -name *.rs -o -type d -name level*
         . ( -type f -o -type d ) -name *a*
         . ( ( -type f ) )
-        . -type d , -name *.rs
+        . -type d -printf %p\0 , -name *.rs
         . -type d -print , -name *.rs -print
         . -print -o -print
         . -type f -print -o -type d -print0

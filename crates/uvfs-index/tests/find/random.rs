@@ -188,7 +188,13 @@ fn expression() -> impl Strategy<Value = Words> {
         prop_oneof![
             (inner.clone(), inner.clone()).prop_map(|(a, b)| [a, b].concat()),
             (inner.clone(), inner.clone()).prop_map(move |(a, b)| [a, word("-o"), b].concat()),
-            (inner.clone(), inner.clone()).prop_map(move |(a, b)| [a, word(","), b].concat()),
+            (inner.clone(), inner.clone()).prop_map(move |(a, b)| {
+                // find may swap two operands without effects, and so their value. It does not swap these.
+                let effect = [b"-printf".to_vec(), b",%p\\0".to_vec()];
+                let mut words = [word("("), a, word(")")].concat();
+                words.extend(effect);
+                [words, word(","), b].concat()
+            }),
             inner.clone().prop_map(move |a| [word("!"), a].concat()),
             inner.prop_map(move |a| [word("("), a, word(")")].concat()),
         ]
@@ -345,6 +351,6 @@ fn the_comparison_can_fail() {
     let all = theirs(directory.path(), &[b"."], ZONE).expect("an answer");
     let some = theirs(directory.path(), &[b".", b"-type", b"f"], ZONE).expect("an answer");
     assert_ne!(sorted(&all), sorted(&some));
-    assert!(sorted(&all).len() > 200);
+    assert!(sorted(&all).len() > 150);
     assert!(theirs(directory.path(), &[b".", b"-bogus"], ZONE).is_err());
 }
