@@ -4,6 +4,9 @@
 //! negation by `!` or `^`; a bracket that does not end is an ordinary character. `globset` differs in all of this, and wants
 //! UTF-8, so the matcher is our own.
 //!
+//! Malformed text in a bracket means the same for every name: an unknown class or collating element matches nothing, and
+//! `[=` without its end is two bytes. glibc's reading differs if a byte has matched before that text.
+//!
 //! A pattern is compiled to parts between its stars. The first part must stand at the beginning of the text, the last
 //! at its end, and each other at its first place after the former: no choice is ever tried twice. Time is at most the
 //! product of both lengths.
@@ -235,6 +238,7 @@ fn member(text: &[u8]) -> Result<(u8, usize), Bracket> {
         [b'\\'] => Err(Bracket::Malformed),
         [b'\\', byte, ..] => Ok((*byte, 2)),
         [b'[', open @ (b'.' | b'='), byte, close, b']', ..] if open == close => Ok((*byte, 5)),
+        [b'[', b'.', _, ..] => Err(Bracket::Malformed),
         [byte, ..] => Ok((*byte, 1)),
         [] => Err(Bracket::Ordinary),
     }

@@ -109,6 +109,11 @@ impl<'c> Settings<'c> {
         self.test(name, &operand)
     }
 
+    /// `-daystart`, which is no clause: ages in words behind it count from midnight.
+    pub(super) fn start_days_at_midnight(&mut self) {
+        self.day_origin = calendar::midnight(self.context.now, &self.context.zone);
+    }
+
     /// Words without operand.
     fn lone(&mut self, name: &[u8]) -> Option<Clause> {
         Some(match name {
@@ -134,10 +139,6 @@ impl<'c> Settings<'c> {
             }
             b"xdev" | b"mount" => {
                 self.one_device = true;
-                Clause::True
-            }
-            b"daystart" => {
-                self.day_origin = calendar::midnight(self.context.now, &self.context.zone);
                 Clause::True
             }
             _ => return None,

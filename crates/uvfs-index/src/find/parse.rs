@@ -136,6 +136,11 @@ impl Expression {
         let mut settings = Settings::new(context);
         let mut tokens = Vec::new();
         while let Some(word) = arguments.next() {
+            if word == b"-daystart" {
+                // As in find, this is no clause, so an operator beside it lacks an operand.
+                settings.start_days_at_midnight();
+                continue;
+            }
             tokens.push(token(word, &mut arguments, &mut settings)?);
         }
         let acts = tokens.iter().any(|t| matches!(t.what, What::Leaf(Some(Clause::Act(_)))));

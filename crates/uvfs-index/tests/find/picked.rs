@@ -329,6 +329,11 @@ fn times() {
         . -daystart -mtime -2
         . -daystart -mtime +1
         . -mtime 1 -o -daystart -mtime 1
+        . -daystart
+        . ! -daystart
+        . -name *.rs -o -daystart
+        . -daystart -name *.rs
+        . ( -daystart )
         . -daystart -mmin -100
         . -daystart -mmin +1440
         . -newer linked

@@ -11,7 +11,9 @@ use uvfs_index::find::{Expression, FindContext, FindPrinter, search};
 type Words = Vec<Vec<u8>>;
 
 fn config(cases: u32) -> Config {
-    Config { cases, failure_persistence: None, ..Config::default() }
+    // More with PROPTEST_CASES.
+    let default = Config::default();
+    Config { cases: cases.max(default.cases), failure_persistence: None, ..default }
 }
 
 fn one_of(words: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>> {
@@ -51,7 +53,6 @@ fn pattern() -> impl Strategy<Value = Vec<u8>> {
         "\n",
         "!",
         "^",
-        "[=",
         "[:",
         ":]",
         "z",
@@ -125,11 +126,12 @@ fn mode() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|(how, mode)| [how, mode.into_bytes()].concat())
 }
 
+// No backslash before a percent sign: find 4.9 then takes the text as a format of printf.
 fn format() -> impl Strategy<Value = Vec<u8>> {
     let directive = "%[-+ #]{0,2}[0-9]{0,2}(\\.[0-9]?)?([bdDfgGhHiklmMnpPsStuUy]|[CT][a-zA-Z@+%])";
     let piece = prop_oneof![
         directive.prop_map(String::into_bytes),
-        one_of(&["\\n", "\\t", "\\101", "\\\\", "%%", " ", "x", "\\0", "\\c", "%", "\\", "%q", "-"]),
+        one_of(&["\\n", "\\t", "\\101", "\\\\", "%%", " ", "x", "\\0", "\\c", "%q", "-"]),
     ];
     vec(piece, 1..5).prop_map(|pieces| [pieces.concat(), b"\\n".to_vec()].concat())
 }
@@ -234,8 +236,13 @@ fn random_patterns_match_as_finds_do() {
                 words.extend([word.clone(), pattern.clone(), b"-printf".to_vec(), format.into_bytes()]);
             }
             let args: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
-            let differs = difference(directory.path(), &args, ZONE);
-            prop_assert!(differs.is_none(), "{}", differs.unwrap_or_default());
+            if difference(directory.path(), &args, ZONE).is_some() {
+                for (word, pattern) in &patterns {
+                    let differs = difference(directory.path(), &[b".", word, pattern], ZONE);
+                    prop_assert!(differs.is_none(), "{}", differs.unwrap_or_default());
+                }
+                prop_assert!(false, "the patterns together differ, and none of them alone");
+            }
             Ok(())
         })
         .unwrap_or_else(|error| panic!("{error}"));
