@@ -17,7 +17,7 @@ pub(super) struct Layout {
     pub precision: Option<usize>,
 }
 
-/// What a directive shows.
+/// The subject of a directive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Field {
     Path,

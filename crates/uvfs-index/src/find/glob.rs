@@ -53,7 +53,7 @@ enum Element {
     Nothing,
 }
 
-/// What stands between two stars.
+/// The elements between two stars.
 #[derive(Debug)]
 enum Part {
     Bytes(Vec<u8>),
@@ -76,7 +76,7 @@ impl Glob {
             at += 1;
             match byte {
                 b'*' => {
-                    if !(open.is_empty() && !parts.is_empty()) {
+                    if !open.is_empty() || parts.is_empty() {
                         parts.push(Part::of(std::mem::take(&mut open)));
                     }
                 }
@@ -196,13 +196,14 @@ fn bracket(text: &[u8], fold: bool) -> Bracket {
         if byte == b']' && at > begin {
             break;
         }
-        if byte == b'[' && text.get(at + 1) == Some(&b':') {
-            if let Some(len) = class_name(&text[at + 2..]) {
-                let Some(is_in) = class(&text[at + 2..at + 2 + len]) else { return Bracket::Malformed };
-                (0..=255).filter(|b| is_in(*b)).for_each(|b| classes.insert(b));
-                at += len + 4;
-                continue;
-            }
+        if byte == b'['
+            && text.get(at + 1) == Some(&b':')
+            && let Some(len) = class_name(&text[at + 2..])
+        {
+            let Some(is_in) = class(&text[at + 2..at + 2 + len]) else { return Bracket::Malformed };
+            (0..=255).filter(|b| is_in(*b)).for_each(|b| classes.insert(b));
+            at += len + 4;
+            continue;
         }
         let (low, len) = match member(&text[at..]) {
             Ok(found) => found,

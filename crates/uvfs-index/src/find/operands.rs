@@ -25,7 +25,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// What words before have set, for the whole or for words after them.
+/// Settings made by the words read so far: for the whole search, or for the words that follow.
 pub(super) struct Settings<'c> {
     pub max_depth: Option<usize>,
     pub min_depth: usize,
@@ -325,10 +325,10 @@ fn kinds(operand: &Operand<'_>) -> Result<u8, ParseError> {
         FileKind::CharDevice,
         FileKind::BlockDevice,
     ];
-    let letters = operand.text.split(|b| *b == b',');
-    let set = letters.fold(Some(0), |set: Option<u8>, letter| {
+    let mut letters = operand.text.split(|b| *b == b',');
+    let set = letters.try_fold(0, |set, letter| {
         let kind = ALL.iter().find(|kind| letter == [kind.letter()])?;
-        set.filter(|set| set & kind.bit() == 0).map(|set| set | kind.bit())
+        (set & kind.bit() == 0).then_some(set | kind.bit())
     });
     set.ok_or_else(|| operand.is_not("letters of b, c, d, p, f, l and s, each once, with commas between"))
 }

@@ -85,7 +85,7 @@ impl From<&std::fs::Metadata> for FileAttributes {
     }
 }
 
-/// What is done with a file that was found.
+/// An action on a file that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FindAction {
     /// `-print`: the path and a newline.

@@ -14,6 +14,8 @@ use std::fmt::Write;
 const NESTING: usize = 100;
 /// The largest number in braces, as in glibc.
 const MOST_REPEATS: u32 = 0x7fff;
+/// So many repetitions may follow each other.
+const REPETITIONS: usize = 100;
 /// Memory of a compiled expression, in bytes.
 const COMPILED: usize = 10 << 20;
 
@@ -89,7 +91,8 @@ impl Syntax {
 
 /// Compiles an expression; an error is the reason, without the expression.
 pub(super) fn compile(pattern: &[u8], syntax: Syntax, fold: bool) -> Result<Regex, String> {
-    let mut translation = Translation { text: pattern, at: 0, syntax, fold, caret: true, depth: 0 };
+    let mut translation =
+        Translation { text: pattern, at: 0, syntax, fold, caret: true, depth: 0, plain_brace: None };
     let inner = translation.alternatives()?;
     RegexBuilder::new(&format!(r"\A(?:{inner})\z"))
         .unicode(false)
@@ -119,6 +122,11 @@ enum Token {
     LoneBackslash,
 }
 
+enum Atom {
+    Plain(String),
+    Anchor(&'static str),
+}
+
 struct Translation<'p> {
     text: &'p [u8],
     at: usize,
@@ -127,6 +135,8 @@ struct Translation<'p> {
     /// Whether `^` would be an anchor here though the syntax depends on context.
     caret: bool,
     depth: usize,
+    /// The place of a brace that begins no interval, and so is ordinary text.
+    plain_brace: Option<usize>,
 }
 
 impl Translation<'_> {
@@ -145,6 +155,7 @@ impl Translation<'_> {
             b'|' if syntax.bare_operators => Token::Or,
             b'(' if syntax.bare_operators => Token::Open,
             b')' if syntax.bare_operators => Token::Close,
+            b'{' if self.plain_brace == Some(at) => Token::Byte(byte),
             b'{' if syntax.bare_operators && syntax.intervals => Token::OpenInterval,
             b'}' if syntax.bare_operators && syntax.intervals => Token::CloseInterval,
             b'+' | b'?' if !syntax.escaped_plus => Token::Repeat(byte),
@@ -225,26 +236,17 @@ impl Translation<'_> {
 
     /// An atom, with the repetitions behind it.
     fn piece(&mut self) -> Result<String, String> {
-        let mut atom = loop {
-            let (token, len) = self.token();
-            let skipped = matches!(token, Token::Repeat(_) | Token::OpenInterval)
-                && self.syntax.bare_operators
-                && !self.syntax.strict_operators;
-            if !skipped {
-                break self.atom(token, len)?;
-            }
+        while self.syntax.bare_operators && !self.syntax.strict_operators {
+            let (Token::Repeat(_) | Token::OpenInterval, len) = self.token() else { break };
             self.step(len, false);
-            if matches!(self.token().0, Token::End | Token::Or | Token::Close) {
-                break "(?:)".to_owned();
-            }
+        }
+        let (token, len) = self.token();
+        let mut atom = match self.atom(token, len)? {
+            Atom::Plain(atom) => atom,
+            // As in glibc, a repetition behind an anchor is not one of the anchor.
+            Atom::Anchor(anchor) => return Ok(anchor.to_owned()),
         };
-        if atom.is_empty() {
-            return Ok(atom);
-        }
-        if let Some(anchor) = atom.strip_prefix('!') {
-            return Ok(anchor.to_owned());
-        }
-        loop {
+        for _ in 0..REPETITIONS {
             let repeat = match self.token() {
                 (Token::Repeat(operator), len) => {
                     self.step(len, false);
@@ -252,7 +254,7 @@ impl Translation<'_> {
                 }
                 (Token::OpenInterval, len) => match self.interval(len)? {
                     Some(interval) => interval,
-                    None => return Ok(atom + r"\x7B"),
+                    None => return Ok(atom),
                 },
                 _ => return Ok(atom),
             };
@@ -261,14 +263,12 @@ impl Translation<'_> {
             if double && self.syntax.no_double {
                 return Err("a repetition is repeated".to_owned());
             }
-            if atom.len() > COMPILED / 16 {
-                return Err("it is too large".to_owned());
-            }
         }
+        Err("it has too many repetitions in a row".to_owned())
     }
 
-    /// An atom's translation. That of an anchor begins with `!`: no repetition may follow it.
-    fn atom(&mut self, token: Token, len: usize) -> Result<String, String> {
+    /// An atom's translation.
+    fn atom(&mut self, token: Token, len: usize) -> Result<Atom, String> {
         let text = match token {
             Token::Byte(byte) => {
                 // glibc folds a plain byte to upper case, as it folds the text, but not one behind a backslash.
@@ -281,13 +281,13 @@ impl Translation<'_> {
             Token::Class(class) => class.to_owned(),
             Token::Anchor(anchor) => {
                 self.step(len, true);
-                return Ok(format!("!{anchor}"));
+                return Ok(Atom::Anchor(anchor));
             }
             Token::Bracket => {
                 self.step(len, false);
-                return self.bracket();
+                return self.bracket().map(Atom::Plain);
             }
-            Token::Open => return self.group(len),
+            Token::Open => return self.group(len).map(Atom::Plain),
             Token::Close if !self.syntax.bare_operators => {
                 return Err(r"a \) has no \( before it".to_owned());
             }
@@ -305,10 +305,12 @@ impl Translation<'_> {
                 return Err("it has a back reference, which has no linear time".to_owned());
             }
             Token::LoneBackslash => return Err("a backslash has nothing behind it".to_owned()),
-            Token::End | Token::Or => return Ok(String::new()),
+            Token::End | Token::Or => String::new(),
         };
-        self.step(len, false);
-        Ok(text)
+        if !matches!(token, Token::End | Token::Or) {
+            self.step(len, false);
+        }
+        Ok(Atom::Plain(text))
     }
 
     fn group(&mut self, len: usize) -> Result<String, String> {
@@ -326,7 +328,7 @@ impl Translation<'_> {
 
     /// `{n}`, `{n,}`, `{,m}` or `{n,m}` at a brace; `None` if the brace is ordinary text.
     fn interval(&mut self, len: usize) -> Result<Option<String>, String> {
-        let start = (self.at, self.caret);
+        let start = self.at;
         self.step(len, false);
         let low = self.number();
         let comma = self.token().0 == Token::Byte(b',');
@@ -334,13 +336,13 @@ impl Translation<'_> {
             self.step(1, false);
         }
         let high = if comma { self.number() } else { low };
-        let (Token::CloseInterval, close) = self.token() else { return self.no_interval(start, len) };
+        let (Token::CloseInterval, close) = self.token() else { return self.no_interval(start) };
         if !comma && low.is_none() {
-            return self.no_interval(start, len);
+            return self.no_interval(start);
         }
         let least = low.unwrap_or(0);
         if high.is_some_and(|high| high < least) {
-            return self.no_interval(start, len);
+            return self.no_interval(start);
         }
         if high.unwrap_or(least).max(least) > MOST_REPEATS {
             return Err("a number in braces is too large".to_owned());
@@ -349,12 +351,12 @@ impl Translation<'_> {
         Ok(Some(high.map_or_else(|| format!("{{{least},}}"), |high| format!("{{{least},{high}}}"))))
     }
 
-    fn no_interval(&mut self, start: (usize, bool), len: usize) -> Result<Option<String>, String> {
+    fn no_interval(&mut self, start: usize) -> Result<Option<String>, String> {
         if !self.syntax.lax_intervals {
             return Err("the text in braces is no interval".to_owned());
         }
-        self.at = start.0;
-        self.step(len, false);
+        self.at = start;
+        self.plain_brace = Some(start);
         Ok(None)
     }
 

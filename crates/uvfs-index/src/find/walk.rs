@@ -123,10 +123,10 @@ impl<'t, T: SearchTree> Walk<'t, '_, T> {
                 let name_at = self.path.len();
                 self.path.extend_from_slice(self.tree.name(&child));
                 self.enter(child, name_at)?;
-            } else if let Some(Frame { node, name_at, .. }) = self.frames.pop() {
-                if self.expression.depth_first {
-                    self.visit(&node, name_at)?;
-                }
+            } else if let Some(Frame { node, name_at, .. }) = self.frames.pop()
+                && self.expression.depth_first
+            {
+                self.visit(&node, name_at)?;
             }
         }
         Ok(())

@@ -10,7 +10,7 @@ use uvfs_index::find::{Expression, FileAttributes, FindContext, FindPrinter, sea
 /// Output, or the reason why there is none.
 pub type Answer = Result<Vec<u8>, String>;
 
-/// What GNU find writes. A failure is one of the command line: it writes nothing then.
+/// Output of GNU find. A failure is one of the command line: it writes nothing then.
 pub fn theirs(directory: &Path, args: &[&[u8]], zone: &str) -> Answer {
     let output = Command::new("find")
         .args(args.iter().map(|arg| OsStr::from_bytes(arg)))
@@ -26,7 +26,7 @@ pub fn theirs(directory: &Path, args: &[&[u8]], zone: &str) -> Answer {
     if !output.status.success() && output.stdout.is_empty() { Err(said) } else { Ok(output.stdout) }
 }
 
-/// What this crate writes.
+/// Output of this crate.
 pub fn ours(directory: &Path, args: &[&[u8]], zone: &str) -> Answer {
     let mut context = FindContext::of_this_process();
     context.zone = jiff::tz::TimeZone::get(zone).expect("a zone");

@@ -220,6 +220,23 @@ fn random_expressions_have_finds_answers() {
         .unwrap_or_else(|error| panic!("{error}"));
 }
 
+#[test]
+fn random_regular_expressions_match_as_finds_do() {
+    let directory = generated();
+    let kind = one_of(&["emacs", "findutils-default", "posix-extended", "egrep", "grep", "posix-basic"]);
+    let strategy = (kind, one_of(&["-regex", "-iregex"]), regex());
+    TestRunner::new(config(600))
+        .run(&strategy, |(kind, word, regex)| {
+            let args = [b".", &b"-regextype"[..], &kind, &word, &regex];
+            let refused =
+                Expression::parse(&args).is_err_and(|error| error.to_string().contains("back reference"));
+            let differs = difference(directory.path(), &args, ZONE).filter(|_| !refused);
+            prop_assert!(differs.is_none(), "{}", differs.unwrap_or_default());
+            Ok(())
+        })
+        .unwrap_or_else(|error| panic!("{error}"));
+}
+
 /// Many patterns in one call of find: each prints its number.
 #[test]
 fn random_patterns_match_as_finds_do() {
