@@ -11,6 +11,8 @@
 //! at its end, and each other at its first place after the former: no choice is ever tried twice. Time is at most the
 //! product of both lengths.
 
+use memchr::memmem::Finder;
+
 /// A set of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ByteSet([u64; 4]);
@@ -56,7 +58,7 @@ enum Element {
 /// The elements between two stars.
 #[derive(Debug)]
 enum Part {
-    Bytes(Vec<u8>),
+    Bytes(Finder<'static>),
     Mixed(Vec<Element>),
 }
 
@@ -131,34 +133,36 @@ impl Part {
     fn of(elements: Vec<Element>) -> Self {
         let bytes = elements.iter().map(|e| if let Element::Byte(b) = e { Some(*b) } else { None });
         match bytes.collect::<Option<Vec<u8>>>() {
-            Some(bytes) => Self::Bytes(bytes),
+            Some(bytes) => Self::Bytes(Finder::new(&bytes).into_owned()),
             None => Self::Mixed(elements),
         }
     }
 
     fn len(&self) -> usize {
         match self {
-            Self::Bytes(bytes) => bytes.len(),
+            Self::Bytes(bytes) => bytes.needle().len(),
             Self::Mixed(elements) => elements.len(),
         }
     }
 
     /// Whether `text` begins with this part.
     fn is_at(&self, text: &[u8], fold: bool) -> bool {
+        let Some(begin) = text.get(..self.len()) else { return false };
         match self {
-            Self::Bytes(bytes) if !fold => text.starts_with(bytes),
-            Self::Bytes(bytes) => {
-                text.len() >= bytes.len() && text[..bytes.len()].eq_ignore_ascii_case(bytes)
-            }
-            Self::Mixed(elements) => {
-                text.len() >= elements.len() && elements.iter().zip(text).all(|(e, b)| e.matches(*b, fold))
-            }
+            Self::Bytes(bytes) if fold => begin.eq_ignore_ascii_case(bytes.needle()),
+            Self::Bytes(bytes) => begin == bytes.needle(),
+            Self::Mixed(elements) => elements.iter().zip(begin).all(|(e, b)| e.matches(*b, fold)),
         }
     }
 
     fn first_place(&self, text: &[u8], fold: bool) -> Option<usize> {
-        let last = text.len().checked_sub(self.len())?;
-        (0..=last).find(|place| self.is_at(&text[*place..], fold))
+        match self {
+            Self::Bytes(bytes) if !fold => bytes.find(text),
+            _ => {
+                let last = text.len().checked_sub(self.len())?;
+                (0..=last).find(|place| self.is_at(&text[*place..], fold))
+            }
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! find's expressions beside the installed GNU find: the same lines, byte for byte, in the C locale.
 
 mod both;
+mod extremes;
 mod host;
 mod picked;
 mod random;

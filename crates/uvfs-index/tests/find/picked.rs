@@ -522,6 +522,9 @@ const OPERATORS_AND_THE_WALK: &str = r"
     . -maxdepth 18446744073709551615
     . -xdev
     . -mount -type d
+    / -xdev -maxdepth 2 -path /sys*
+    / -xdev -maxdepth 2 -depth -path /sys*
+    / -xdev -maxdepth 2 -path /dev*
     . -quit
     . -print -quit
     . -maxdepth 0 -quit -print
