@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 use std::io;
 use uvfs_index::find::{
-    Expression, FileAttributes, FileKind, FindContext, FindPrinter, SearchTree, StartingPoint, Timestamp, search,
+    Expression, FileAttributes, FileKind, FindContext, FindPrinter, SearchTree, StartingPoint, Timestamp,
+    search,
 };
 
 /// One file.
@@ -88,10 +89,10 @@ fn output(tree: &Single, now: i64, words: &[&str]) -> Option<(Vec<u8>, u64)> {
     Some((printer.into_inner(), unreadable))
 }
 
-#[test]
-fn extreme_numbers_are_printed() {
+pub fn extreme_numbers_are_printed() {
     let letters = "aAbBcCdDeFgGhHIjklmMnprRsStTuUVwWxXyYzZ+@";
-    let times: String = ["A", "C", "T"].iter().flat_map(|t| letters.chars().map(move |l| format!("%{t}{l} "))).collect();
+    let times: String =
+        ["A", "C", "T"].iter().flat_map(|t| letters.chars().map(move |l| format!("%{t}{l} "))).collect();
     let format = format!("{times}%a %b %c %d %D %f %g %G %h %H %i %k %l %m %M %n %p %P %s %S %t %u %U %y");
     let lines: &[&[&str]] = &[
         &["-printf", &format],
@@ -116,8 +117,7 @@ fn extreme_numbers_are_printed() {
     }
 }
 
-#[test]
-fn unreadable_files_are_counted_and_not_found() {
+pub fn unreadable_files_are_counted_and_not_found() {
     let link = Single { kind: FileKind::Symlink, attributes: attributes(0, 1) };
     assert_eq!(output(&link, 0, &["-lname", "*"]), Some((Vec::new(), 1)));
     assert_eq!(output(&link, 0, &["-printf", "%p %l"]), Some((b"a ".to_vec(), 1)));
@@ -125,8 +125,7 @@ fn unreadable_files_are_counted_and_not_found() {
     assert_eq!(output(&directory, 0, &["-empty"]), Some((Vec::new(), 1)));
 }
 
-#[test]
-fn a_time_that_is_not_stored_is_never_old() {
+pub fn a_time_that_is_not_stored_is_never_old() {
     let tree = Single { kind: FileKind::Regular, attributes: attributes(0, 1) };
     for words in [["-atime", "-1"], ["-atime", "+1"], ["-amin", "1"], ["-anewer", "/"]] {
         assert_eq!(output(&tree, 0, &words), Some((Vec::new(), 0)), "{words:?}");
@@ -134,8 +133,7 @@ fn a_time_that_is_not_stored_is_never_old() {
     assert_eq!(output(&tree, 0, &["-printf", "[%A@]"]), Some((b"[]".to_vec(), 0)));
 }
 
-#[test]
-fn expressions_may_go_to_other_threads() {
+pub fn expressions_may_go_to_other_threads() {
     fn assert_shareable<T: Send + Sync>() {}
     assert_shareable::<Expression>();
 }

@@ -14,48 +14,39 @@ fn same(text: &str) {
     assert_same(directory.path(), lines(text), ZONE);
 }
 
-#[test]
-fn names_and_paths() {
+pub fn names_and_paths() {
     same(NAMES_AND_PATHS);
 }
 
-#[test]
-fn regular_expressions() {
+pub fn regular_expressions() {
     same(REGULAR_EXPRESSIONS);
 }
 
-#[test]
-fn types_sizes_and_numbers() {
+pub fn types_sizes_and_numbers() {
     same(TYPES_SIZES_AND_NUMBERS);
 }
 
-#[test]
-fn permissions() {
+pub fn permissions() {
     same(PERMISSIONS);
 }
 
-#[test]
-fn times() {
+pub fn times() {
     same(TIMES);
 }
 
-#[test]
-fn operators_and_the_walk() {
+pub fn operators_and_the_walk() {
     same(OPERATORS_AND_THE_WALK);
 }
 
-#[test]
-fn listings() {
+pub fn listings() {
     same(LISTINGS);
 }
 
-#[test]
-fn formats() {
+pub fn formats() {
     same(FORMATS);
 }
 
-#[test]
-fn other_zones() {
+pub fn other_zones() {
     let directory = generated();
     for zone in ["UTC", "America/St_Johns", "Asia/Kolkata", "Pacific/Apia"] {
         let text = r"
@@ -68,8 +59,7 @@ fn other_zones() {
     }
 }
 
-#[test]
-fn refused_words_are_named() {
+pub fn refused_words_are_named() {
     use uvfs_index::find::Expression;
     for (line, named) in [
         (
@@ -102,8 +92,7 @@ fn refused_words_are_named() {
     }
 }
 
-#[test]
-fn a_terminal_gets_no_control_characters() {
+pub fn a_terminal_gets_no_control_characters() {
     use uvfs_index::find::{Expression, FindContext, FindPrinter, search};
     let directory = generated();
     let host = crate::host::Host { directory: directory.path().to_owned() };
@@ -120,8 +109,7 @@ fn a_terminal_gets_no_control_characters() {
     assert_eq!(shown(&["names", "-name", "new*", "-print0"]), b"names/new\nline\0");
 }
 
-#[test]
-fn a_search_says_what_it_needs() {
+pub fn a_search_says_what_it_needs() {
     use uvfs_index::find::Expression;
     let needs =
         |args: &[&str]| Expression::parse(args).expect("an expression").needs_atime().map(str::to_owned);

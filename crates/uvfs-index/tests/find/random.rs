@@ -11,9 +11,8 @@ use uvfs_index::find::{Expression, FindContext, FindPrinter, search};
 type Words = Vec<Vec<u8>>;
 
 fn config(cases: u32) -> Config {
-    // More with PROPTEST_CASES.
-    let default = Config::default();
-    Config { cases: cases.max(default.cases), failure_persistence: None, ..default }
+    let wanted = std::env::var("PROPTEST_CASES").ok().and_then(|wanted| wanted.parse().ok());
+    Config { cases: wanted.unwrap_or(cases), failure_persistence: None, ..Config::default() }
 }
 
 fn one_of(words: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>> {
@@ -206,11 +205,10 @@ fn expression() -> impl Strategy<Value = Words> {
     (composed, stray).prop_map(|(words, stray)| words.into_iter().chain(stray).collect())
 }
 
-#[test]
-fn random_expressions_have_finds_answers() {
+pub fn random_expressions_have_finds_answers() {
     let directory = generated();
     let start = one_of(&[".", "names", "dirs/", "deep", "./kinds"]);
-    TestRunner::new(config(600))
+    TestRunner::new(config(500))
         .run(&(start, expression()), |(start, words)| {
             let args: Vec<&[u8]> = std::iter::once(&start).chain(&words).map(Vec::as_slice).collect();
             let differs = difference(directory.path(), &args, ZONE);
@@ -220,12 +218,11 @@ fn random_expressions_have_finds_answers() {
         .unwrap_or_else(|error| panic!("{error}"));
 }
 
-#[test]
-fn random_regular_expressions_match_as_finds_do() {
+pub fn random_regular_expressions_match_as_finds_do() {
     let directory = generated();
     let kind = one_of(&["emacs", "findutils-default", "posix-extended", "egrep", "grep", "posix-basic"]);
     let strategy = (kind, one_of(&["-regex", "-iregex"]), regex());
-    TestRunner::new(config(600))
+    TestRunner::new(config(300))
         .run(&strategy, |(kind, word, regex)| {
             let args = [b".", &b"-regextype"[..], &kind, &word, &regex];
             let refused =
@@ -238,11 +235,10 @@ fn random_regular_expressions_match_as_finds_do() {
 }
 
 /// Many patterns in one call of find: each prints its number.
-#[test]
-fn random_patterns_match_as_finds_do() {
+pub fn random_patterns_match_as_finds_do() {
     let directory = generated();
     let strategy = vec((one_of(&["-name", "-iname"]), pattern()), 40);
-    TestRunner::new(config(60))
+    TestRunner::new(config(40))
         .run(&strategy, |patterns| {
             let mut words: Words = vec![b".".to_vec()];
             for (at, (word, pattern)) in patterns.iter().enumerate() {
@@ -266,8 +262,7 @@ fn random_patterns_match_as_finds_do() {
 }
 
 /// Words of find and bytes, in any order.
-#[test]
-fn no_command_line_panics() {
+pub fn no_command_line_panics() {
     let directory = generated();
     let host = Host { directory: directory.path().join("kinds") };
     let word = prop_oneof![
@@ -337,8 +332,7 @@ fn no_command_line_panics() {
         .unwrap_or_else(|error| panic!("{error}"));
 }
 
-#[test]
-fn long_command_lines_and_deep_groups_end() {
+pub fn long_command_lines_and_deep_groups_end() {
     let many = |word: &str, count| std::iter::repeat_n(word.to_owned(), count).collect::<Vec<_>>();
     assert!(Expression::parse(&many("!", 100_000)).is_err());
     assert!(Expression::parse(&many("(", 100_000)).is_err());
@@ -352,8 +346,7 @@ fn long_command_lines_and_deep_groups_end() {
 }
 
 /// An expression of exponential size for a matcher that goes back.
-#[test]
-fn a_hostile_pattern_takes_no_exponential_time() {
+pub fn a_hostile_pattern_takes_no_exponential_time() {
     let directory = tempfile::tempdir().expect("a directory");
     std::fs::write(directory.path().join("a".repeat(250)), "").expect("a file");
     let host = Host { directory: directory.path().to_owned() };
@@ -369,8 +362,7 @@ fn a_hostile_pattern_takes_no_exponential_time() {
 }
 
 /// The comparison itself sees a difference.
-#[test]
-fn the_comparison_can_fail() {
+pub fn the_comparison_can_fail() {
     let directory = generated();
     let all = theirs(directory.path(), &[b"."], ZONE).expect("an answer");
     let some = theirs(directory.path(), &[b".", b"-type", b"f"], ZONE).expect("an answer");

@@ -175,12 +175,8 @@ fn kinds(root: &Path) -> Vec<PathBuf> {
         symlink(OsStr::from_bytes(target), &link).expect("a link");
         made.push(link);
     }
-    // The length of a socket's path is limited, so it is made from within.
-    let (socket, short) = (dir.join("socket"), std::env::temp_dir().join(format!("s{}", std::process::id())));
-    drop(UnixListener::bind(&short).expect("a socket"));
-    if fs::rename(&short, &socket).is_err() {
-        drop(fs::remove_file(&short));
-    }
+    // Dropped, it stays in the directory.
+    drop(UnixListener::bind(dir.join("socket")).expect("a socket"));
     let special = |name: &str, kind, device| {
         let path = dir.join(name);
         rustix::fs::mknodat(CWD, &path, kind, Mode::from(0o644), device).map(|()| path)
