@@ -48,8 +48,14 @@ pub(super) enum Clause {
     Target(Glob),
     /// A set of [`FileKind`]s.
     Kinds(u8),
-    Size(SizeTest),
     Empty,
+    Attributes(AttributeTest),
+}
+
+/// A clause that needs an inode's numbers.
+#[derive(Debug)]
+pub(super) enum AttributeTest {
+    Size(SizeTest),
     Links(Comparison),
     Inode(Comparison),
     Uid(Comparison),
@@ -59,10 +65,7 @@ pub(super) enum Clause {
     Perm(PermTest),
     Age(TimeField, AgeTest),
     Newer(TimeField, Timestamp),
-    SameFile {
-        dev: u64,
-        ino: u64,
-    },
+    SameFile { dev: u64, ino: u64 },
 }
 
 /// The end of a search before its tree ends.
@@ -126,26 +129,24 @@ impl Evaluation<'_> {
             Clause::Kinds(kinds) => kinds & file.kind().bit() != 0,
             Clause::Target(glob) => self.target(glob, file),
             Clause::Empty => self.empty(file),
-            _ => self.numbers(clause, file),
+            Clause::Attributes(test) => self.attributes(test, file),
         })
     }
 
-    /// Tests that need attributes.
-    fn numbers<F: FoundFile>(&mut self, clause: &Clause, file: &F) -> bool {
+    fn attributes<F: FoundFile>(&mut self, test: &AttributeTest, file: &F) -> bool {
         let numbers = file.attributes();
-        match clause {
-            Clause::Size(size) => size.holds(numbers.size),
-            Clause::Links(count) => count.holds(numbers.nlink),
-            Clause::Inode(number) => number.holds(numbers.ino),
-            Clause::Uid(number) => number.holds(u64::from(numbers.uid)),
-            Clause::Gid(number) => number.holds(u64::from(numbers.gid)),
-            Clause::NoUser => self.owners.user(numbers.uid).is_none(),
-            Clause::NoGroup => self.owners.group(numbers.gid).is_none(),
-            Clause::Perm(perm) => perm.holds(numbers.mode, file.kind() == FileKind::Directory),
-            Clause::Age(time, age) => time.of(numbers).is_some_and(|time| age.holds(time)),
-            Clause::Newer(time, than) => time.of(numbers).is_some_and(|time| time > *than),
-            Clause::SameFile { dev, ino } => numbers.dev == *dev && numbers.ino == *ino,
-            _ => false,
+        match test {
+            AttributeTest::Size(size) => size.holds(numbers.size),
+            AttributeTest::Links(count) => count.holds(numbers.nlink),
+            AttributeTest::Inode(number) => number.holds(numbers.ino),
+            AttributeTest::Uid(number) => number.holds(u64::from(numbers.uid)),
+            AttributeTest::Gid(number) => number.holds(u64::from(numbers.gid)),
+            AttributeTest::NoUser => self.owners.user(numbers.uid).is_none(),
+            AttributeTest::NoGroup => self.owners.group(numbers.gid).is_none(),
+            AttributeTest::Perm(perm) => perm.holds(numbers.mode, file.kind() == FileKind::Directory),
+            AttributeTest::Age(time, age) => time.of(numbers).is_some_and(|time| age.holds(time)),
+            AttributeTest::Newer(time, than) => time.of(numbers).is_some_and(|time| time > *than),
+            AttributeTest::SameFile { dev, ino } => numbers.dev == *dev && numbers.ino == *ino,
         }
     }
 

@@ -58,7 +58,7 @@ enum Element {
 /// The elements between two stars.
 #[derive(Debug)]
 enum Part {
-    Bytes(Finder<'static>),
+    Bytes(Box<Finder<'static>>),
     Mixed(Vec<Element>),
 }
 
@@ -133,7 +133,7 @@ impl Part {
     fn of(elements: Vec<Element>) -> Self {
         let bytes = elements.iter().map(|e| if let Element::Byte(b) = e { Some(*b) } else { None });
         match bytes.collect::<Option<Vec<u8>>>() {
-            Some(bytes) => Self::Bytes(Finder::new(&bytes).into_owned()),
+            Some(bytes) => Self::Bytes(Box::new(Finder::new(&bytes).into_owned())),
             None => Self::Mixed(elements),
         }
     }

@@ -1,6 +1,6 @@
 //! Single words of an expression with their operands.
 
-use super::eval::Clause;
+use super::eval::{AttributeTest, Clause};
 use super::format::PrintFormat;
 use super::glob::Glob;
 use super::numbers::{Comparison, SizeTest, decimal};
@@ -131,8 +131,8 @@ impl<'c> Settings<'c> {
             b"print0" => Clause::Act(FindAction::Print0),
             b"ls" => Clause::Act(FindAction::Ls),
             b"empty" => Clause::Empty,
-            b"nouser" => Clause::NoUser,
-            b"nogroup" => Clause::NoGroup,
+            b"nouser" => Clause::Attributes(AttributeTest::NoUser),
+            b"nogroup" => Clause::Attributes(AttributeTest::NoGroup),
             b"depth" | b"d" => {
                 self.depth_first = true;
                 Clause::True
@@ -177,7 +177,7 @@ impl<'c> Settings<'c> {
         };
         self.note_atime(field, operand.word);
         let age = AgeTest::parse(operand.text, unit, self.day_origin);
-        let read = age.map(|age| Clause::Age(field, age));
+        let read = age.map(|age| Clause::Attributes(AttributeTest::Age(field, age)));
         Some(read.ok_or_else(|| operand.is_not("a number of days or minutes, perhaps with + or - before it")))
     }
 
@@ -198,7 +198,7 @@ impl<'c> Settings<'c> {
             // The three letters are checked before.
             time_field(other).and_then(|field| field.of(&attributes)).unwrap_or_default()
         };
-        Ok(Clause::Newer(field, moment))
+        Ok(Clause::Attributes(AttributeTest::Newer(field, moment)))
     }
 
     fn attributes(&self, operand: &Operand<'_>) -> Result<FileAttributes, ParseError> {
@@ -229,26 +229,6 @@ impl<'c> Settings<'c> {
                 Clause::Regex(regex.map_err(refused)?)
             }
             b"type" => Clause::Kinds(kinds(operand)?),
-            b"size" => {
-                let size = SizeTest::parse(operand.text);
-                Clause::Size(
-                    size.ok_or_else(|| operand.is_not("a number with c, w, b, k, M or G behind it"))?,
-                )
-            }
-            b"links" => Clause::Links(operand.count()?),
-            b"inum" => Clause::Inode(operand.count()?),
-            b"uid" => Clause::Uid(operand.count()?),
-            b"gid" => Clause::Gid(operand.count()?),
-            b"user" => Clause::Uid(owner(operand, owners::user_number, "a user")?),
-            b"group" => Clause::Gid(owner(operand, owners::group_number, "a group")?),
-            b"perm" => {
-                let perm = PermTest::parse(operand.text);
-                Clause::Perm(perm.ok_or_else(|| operand.is_not("a mode such as 644, -u+w or /222"))?)
-            }
-            b"samefile" => {
-                let FileAttributes { dev, ino, .. } = self.attributes(operand)?;
-                Clause::SameFile { dev, ino }
-            }
             b"printf" => {
                 let format = PrintFormat::parse(operand.text).map_err(ParseError::new)?;
                 self.warnings.extend(format.warnings.iter().cloned());
@@ -256,6 +236,33 @@ impl<'c> Settings<'c> {
                     self.note_atime(TimeField::Accessed, operand.word);
                 }
                 Clause::Act(FindAction::Printf(format))
+            }
+            _ => return self.attribute_test(name, operand).map(Clause::Attributes),
+        })
+    }
+
+    /// Words about an inode's numbers.
+    fn attribute_test(&self, name: &[u8], operand: &Operand<'_>) -> Result<AttributeTest, ParseError> {
+        Ok(match name {
+            b"size" => {
+                let size = SizeTest::parse(operand.text);
+                AttributeTest::Size(
+                    size.ok_or_else(|| operand.is_not("a number with c, w, b, k, M or G behind it"))?,
+                )
+            }
+            b"links" => AttributeTest::Links(operand.count()?),
+            b"inum" => AttributeTest::Inode(operand.count()?),
+            b"uid" => AttributeTest::Uid(operand.count()?),
+            b"gid" => AttributeTest::Gid(operand.count()?),
+            b"user" => AttributeTest::Uid(owner(operand, owners::user_number, "a user")?),
+            b"group" => AttributeTest::Gid(owner(operand, owners::group_number, "a group")?),
+            b"perm" => {
+                let perm = PermTest::parse(operand.text);
+                AttributeTest::Perm(perm.ok_or_else(|| operand.is_not("a mode such as 644, -u+w or /222"))?)
+            }
+            b"samefile" => {
+                let FileAttributes { dev, ino, .. } = self.attributes(operand)?;
+                AttributeTest::SameFile { dev, ino }
             }
             _ => return Err(ParseError::new(words::refusal(operand.word))),
         })
