@@ -122,6 +122,14 @@ enum Token {
     LoneBackslash,
 }
 
+/// A number of an interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bound {
+    Missing,
+    Malformed,
+    Number(u32),
+}
+
 enum Atom {
     Plain(String),
     Anchor(&'static str),
@@ -328,45 +336,60 @@ impl Translation<'_> {
 
     /// `{n}`, `{n,}`, `{,m}` or `{n,m}` at a brace; `None` if the brace is ordinary text.
     fn interval(&mut self, len: usize) -> Result<Option<String>, String> {
+        let wrong = || Err("the text in braces is no interval".to_owned());
         let start = self.at;
         self.step(len, false);
-        let low = self.number();
+        let low = self.bound();
         let comma = self.token().0 == Token::Byte(b',');
-        if comma {
+        let low = match low {
+            Bound::Missing if comma => Bound::Number(0),
+            Bound::Missing => return wrong(),
+            low => low,
+        };
+        let high = if comma && low != Bound::Malformed {
             self.step(1, false);
+            self.bound()
+        } else {
+            low
+        };
+        let (least, most) = match (low, high) {
+            (Bound::Number(least), Bound::Number(most)) => (least, Some(most)),
+            (Bound::Number(least), Bound::Missing) => (least, None),
+            // Only text of another kind than numbers and a comma is ever ordinary.
+            _ if self.syntax.lax_intervals => {
+                self.at = start;
+                self.plain_brace = Some(start);
+                return Ok(None);
+            }
+            _ => return wrong(),
+        };
+        let (Token::CloseInterval, close) = self.token() else { return wrong() };
+        if most.is_some_and(|most| most < least) {
+            return wrong();
         }
-        let high = if comma { self.number() } else { low };
-        let (Token::CloseInterval, close) = self.token() else { return self.no_interval(start) };
-        if !comma && low.is_none() {
-            return self.no_interval(start);
-        }
-        let least = low.unwrap_or(0);
-        if high.is_some_and(|high| high < least) {
-            return self.no_interval(start);
-        }
-        if high.unwrap_or(least).max(least) > MOST_REPEATS {
+        if most.unwrap_or(least) > MOST_REPEATS {
             return Err("a number in braces is too large".to_owned());
         }
         self.step(close, false);
-        Ok(Some(high.map_or_else(|| format!("{{{least},}}"), |high| format!("{{{least},{high}}}"))))
+        Ok(Some(most.map_or_else(|| format!("{{{least},}}"), |most| format!("{{{least},{most}}}"))))
     }
 
-    fn no_interval(&mut self, start: usize) -> Result<Option<String>, String> {
-        if !self.syntax.lax_intervals {
-            return Err("the text in braces is no interval".to_owned());
+    /// Reads up to a comma or the closing brace.
+    fn bound(&mut self) -> Bound {
+        let mut bound = Bound::Missing;
+        loop {
+            let (token, len) = self.token();
+            bound = match (token, bound) {
+                (Token::CloseInterval | Token::Byte(b','), _) => return bound,
+                (Token::End, _) => return Bound::Malformed,
+                (Token::Byte(digit @ b'0'..=b'9'), Bound::Missing) => Bound::Number(u32::from(digit - b'0')),
+                (Token::Byte(digit @ b'0'..=b'9'), Bound::Number(n)) => {
+                    Bound::Number(n.saturating_mul(10).saturating_add(u32::from(digit - b'0')))
+                }
+                _ => Bound::Malformed,
+            };
+            self.step(len, false);
         }
-        self.at = start;
-        self.plain_brace = Some(start);
-        Ok(None)
-    }
-
-    fn number(&mut self) -> Option<u32> {
-        let digits = self.text[self.at..].iter().take_while(|b| b.is_ascii_digit()).count();
-        let number = self.text[self.at..self.at + digits]
-            .iter()
-            .fold(0_u32, |sum, digit| sum.saturating_mul(10).saturating_add(u32::from(digit - b'0')));
-        self.step(digits, false);
-        (digits > 0).then_some(number)
     }
 
     /// The set of bytes for which `is_in` holds, after folding.

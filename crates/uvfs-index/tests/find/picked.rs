@@ -242,6 +242,20 @@ const REGULAR_EXPRESSIONS: &str = r"
     . -regextype egrep -regex *./names
     . -regextype egrep -regex {2}
     . -regextype egrep -regex .*/a{x
+    . -regextype egrep -regex .*/{2}
+    . -regextype egrep -regex .*/a{}
+    . -regextype egrep -regex .*/a{,}
+    . -regextype egrep -regex .*/a{2,1}
+    . -regextype egrep -regex .*/a{1,2,3}
+    . -regextype egrep -regex .*/a{1x}
+    . -regextype egrep -regex .*/a{2
+    . -regextype egrep -regex .*/a{x*
+    . -regextype egrep -regex .*/a{70000}
+    . -regextype posix-extended -regex .*/a{}
+    . -regextype posix-extended -regex .*/a{,}
+    . -regextype posix-extended -regex .*/a{x}
+    . -regextype posix-basic -regex .*/a\{,1\}b
+    . -regextype posix-basic -regex .*/a\{1}
     . -regextype posix-basic -regex .*/a\{2\}
     . -regextype posix-basic -regex .*/a\+
     . -regextype posix-basic -regex .*/\(aa\)*b*
