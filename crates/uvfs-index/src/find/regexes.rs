@@ -288,7 +288,7 @@ impl Translation<'_> {
             Token::Dot => "[^\\n]".to_owned(),
             Token::Class(class) => class.to_owned(),
             Token::Anchor(anchor) => {
-                self.step(len, true);
+                self.step(len, false);
                 return Ok(Atom::Anchor(anchor));
             }
             Token::Bracket => {

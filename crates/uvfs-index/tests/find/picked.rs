@@ -210,6 +210,11 @@ const REGULAR_EXPRESSIONS: &str = r"
     . -regex .*/\(*\)
     . -regex *
     . -regex .*/caret^
+    . -regex .*/caret\b^
+    . -regex ^^./names
+    . -regex ^\`./names
+    . -regex ^*./names
+    . -regex .*/dollar$$
     . -regex .*/dollar$
     . -regex .*/dollar\$
     . -regex .*\(
