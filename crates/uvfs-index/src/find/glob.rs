@@ -74,6 +74,8 @@ impl Glob {
     /// Compiles a pattern. Each sequence of bytes is one.
     pub(super) fn new(pattern: &[u8], fold: bool) -> Self {
         let (mut parts, mut open, mut at) = (Vec::new(), Vec::new(), 0);
+        // No bracket behind this place ends.
+        let last_close = memchr::memrchr(b']', pattern).unwrap_or(0);
         while let Some(&byte) = pattern.get(at) {
             at += 1;
             match byte {
@@ -87,6 +89,7 @@ impl Glob {
                     open.push(pattern.get(at).map_or(Element::Nothing, |b| Element::Byte(folded(*b, fold))));
                     at += 1;
                 }
+                b'[' if at > last_close => open.push(Element::Byte(b'[')),
                 b'[' => match bracket(&pattern[at..], fold) {
                     Bracket::Set(set, len) => {
                         open.push(Element::Set(set));

@@ -179,12 +179,25 @@ impl Translation<'_> {
                 }
             }
             b'$' => {
-                let last = || matches!(self.peek(at + 1, false).0, Token::End | Token::Or | Token::Close);
-                if syntax.bare_operators || last() { Token::Anchor("(?m:$)") } else { Token::Byte(byte) }
+                if syntax.bare_operators || self.branch_ends(at + 1) {
+                    Token::Anchor("(?m:$)")
+                } else {
+                    Token::Byte(byte)
+                }
             }
             _ => Token::Byte(byte),
         };
         (token, 1)
+    }
+
+    /// Whether an alternative ends here, in a syntax whose operators have backslashes.
+    fn branch_ends(&self, at: usize) -> bool {
+        match self.text.get(at) {
+            None => true,
+            Some(b'\n') => self.syntax.newline_alternates,
+            Some(b'\\') => matches!(self.text.get(at + 1), Some(b'|' | b')')),
+            Some(_) => false,
+        }
     }
 
     fn escaped(&self, byte: u8) -> Token {
@@ -374,7 +387,7 @@ impl Translation<'_> {
         Ok(Some(most.map_or_else(|| format!("{{{least},}}"), |most| format!("{{{least},{most}}}"))))
     }
 
-    /// Reads up to a comma or the closing brace.
+    /// Reads digits up to a comma or the closing brace.
     fn bound(&mut self) -> Bound {
         let mut bound = Bound::Missing;
         loop {
@@ -386,7 +399,7 @@ impl Translation<'_> {
                 (Token::Byte(digit @ b'0'..=b'9'), Bound::Number(n)) => {
                     Bound::Number(n.saturating_mul(10).saturating_add(u32::from(digit - b'0')))
                 }
-                _ => Bound::Malformed,
+                _ => return Bound::Malformed,
             };
             self.step(len, false);
         }

@@ -341,6 +341,15 @@ pub fn long_command_lines_and_deep_groups_end() {
     let groups = |count| ["-regex".to_owned(), "\\(".repeat(count) + &"\\)".repeat(count)];
     assert!(Expression::parse(&groups(90)).is_ok());
     assert!(Expression::parse(&groups(50_000)).is_err());
+    for text in ["$", "[", "{", "{1,", "*", "^", "\\{", "[[.a.]", "|", "a|", "?*", "[[:alpha:]", "\\<", "[a-"]
+    {
+        let text = text.repeat(50_000);
+        for kind in ["emacs", "posix-extended", "egrep", "grep", "posix-basic"] {
+            let args = ["-name", &text, "-regextype", kind, "-iregex", &text];
+            // Each may be refused; none may take long, or more stack than there is.
+            drop(Expression::parse(&args));
+        }
+    }
     let repeats = ["-regextype", "posix-extended", "-regex", &format!("{}{}", "a", "{1000}".repeat(6))];
     assert!(Expression::parse(&repeats).is_err());
 }
