@@ -10,6 +10,9 @@ use super::regexes::Syntax;
 use super::times::{AgeTest, AgeUnit, DAY, TimeField};
 use super::{FileAttributes, FileKind, Timestamp, calendar, dates, owners, regexes, words};
 
+/// The most bytes of a pattern: twice the longest path of Linux. Compiling one takes at most the square of its length.
+const LONGEST_PATTERN: usize = 8192;
+
 /// The words that are not read yet.
 pub(super) struct Arguments<'a> {
     words: std::slice::Iter<'a, &'a [u8]>,
@@ -58,8 +61,19 @@ impl Operand<'_> {
         String::from_utf8_lossy(self.text).into_owned()
     }
 
-    fn glob(&self, fold: bool) -> Glob {
-        Glob::new(self.text, fold)
+    fn glob(&self, fold: bool) -> Result<Glob, ParseError> {
+        Ok(Glob::new(self.pattern()?, fold))
+    }
+
+    /// The operand, unless it is longer than a pattern may be.
+    fn pattern(&self) -> Result<&[u8], ParseError> {
+        if self.text.len() > LONGEST_PATTERN {
+            let word = self.word.escape_ascii();
+            return Err(ParseError::new(format!(
+                "{word}'s pattern is longer than {LONGEST_PATTERN} bytes: give a shorter one"
+            )));
+        }
+        Ok(self.text)
     }
 
     fn count(&self) -> Result<Comparison, ParseError> {
@@ -214,14 +228,14 @@ impl<'c> Settings<'c> {
             b"name" if !operand.text.iter().any(|b| b"*?[\\".contains(b)) => {
                 Clause::ExactName(operand.text.to_vec())
             }
-            b"name" => Clause::Name(operand.glob(false)),
-            b"iname" => Clause::Name(operand.glob(true)),
-            b"path" | b"wholename" => Clause::Path(operand.glob(false)),
-            b"ipath" | b"iwholename" => Clause::Path(operand.glob(true)),
-            b"lname" => Clause::Target(operand.glob(false)),
-            b"ilname" => Clause::Target(operand.glob(true)),
+            b"name" => Clause::Name(operand.glob(false)?),
+            b"iname" => Clause::Name(operand.glob(true)?),
+            b"path" | b"wholename" => Clause::Path(operand.glob(false)?),
+            b"ipath" | b"iwholename" => Clause::Path(operand.glob(true)?),
+            b"lname" => Clause::Target(operand.glob(false)?),
+            b"ilname" => Clause::Target(operand.glob(true)?),
             b"regex" | b"iregex" => {
-                let regex = regexes::compile(operand.text, self.syntax, name == b"iregex");
+                let regex = regexes::compile(operand.pattern()?, self.syntax, name == b"iregex");
                 let refused = |why| {
                     let word = operand.word.escape_ascii();
                     ParseError::new(format!("{word} cannot use {:?}: {why}", operand.shown()))

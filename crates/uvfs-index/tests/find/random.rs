@@ -343,12 +343,17 @@ pub fn long_command_lines_and_deep_groups_end() {
     assert!(Expression::parse(&groups(50_000)).is_err());
     for text in ["$", "[", "{", "{1,", "*", "^", "\\{", "[[.a.]", "|", "a|", "?*", "[[:alpha:]", "\\<", "[a-"]
     {
-        let text = text.repeat(50_000);
+        let text = text.repeat(8192 / text.len());
         for kind in ["emacs", "posix-extended", "egrep", "grep", "posix-basic"] {
-            let args = ["-name", &text, "-regextype", kind, "-iregex", &text];
             // Each may be refused; none may take long, or more stack than there is.
-            drop(Expression::parse(&args));
+            drop(Expression::parse(&["-regextype", kind, "-iregex", &text]));
+            assert!(Expression::parse(&["-regextype", kind, "-iregex", &text.repeat(2)]).is_err());
         }
+    }
+    for text in ["[", "[[:alpha:]", "[[.a.]", "[\\]", "[!-~\\]", "?*", "*"] {
+        let text = text.repeat(8192 / text.len());
+        assert!(Expression::parse(&["-name", &text]).is_ok());
+        assert!(Expression::parse(&["-name", &text.repeat(2)]).is_err());
     }
     let repeats = ["-regextype", "posix-extended", "-regex", &format!("{}{}", "a", "{1000}".repeat(6))];
     assert!(Expression::parse(&repeats).is_err());
