@@ -16,9 +16,12 @@
 //! Nothing here locks. A [`SearchTree`] may hold a lock of its own for the walk. Memory is that of one path and one
 //! [`SearchTree::Children`] a level. No input panics: errors are [`ParseError`], or `io::Error` of the sink.
 //!
-//! Deviations from GNU find: patterns have at most 8,192 bytes, widths of `-printf` fields end at 4,095, groups nest at most 200 deep, and times after the
-//! year 9999 are printed as seconds. The value of `A , B` is that of `B`, as find's manual says; find 4.9 itself swaps
-//! the two if neither acts and `B` is cheaper. Dates of `-newermt` are those of [`dates`](self#dates).
+//! Deviations from GNU find:
+//! - Patterns have at most 8,192 bytes, widths of `-printf` fields end at 4,095, and groups nest at most 200 deep.
+//! - Times after the year 9999 are printed as seconds.
+//! - The value of `A , B` is that of `B`, as find's manual says. find 4.9 swaps the two if neither acts and `B` is cheaper.
+//! - `\%s%d` in a format is `\%s` and the directive `%d`. find 4.9 hands both to printf(3), with one argument.
+//! - `-newerXt` reads only the dates below.
 //!
 //! # Dates
 //!
