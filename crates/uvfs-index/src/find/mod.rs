@@ -6,7 +6,8 @@
 //! - **Order** is that of [`SearchTree::children`]. Directories have no order of their own, so only sorted outputs can be
 //!   compared with find's.
 //! - **Names are bytes**, as for `LC_ALL=C find`: `?` matches one byte, and letters are those of ASCII. In a UTF-8
-//!   locale, find's `?` matches a character and its `*` skips names that are not UTF-8. Here every name can be found.
+//!   locale, find's `?` matches a character, `-iname` knows more letters, and `-regex` finds no name that is not UTF-8.
+//!   Here every name can be found.
 //! - **Tests run from left to right**, as written. Patterns are compiled once; a test that needs no attributes fetches
 //!   none.
 //! - **Regular expressions** match in linear time. Back references are refused, because they do not.
