@@ -1,5 +1,6 @@
 //! The command line, as clap reads it and `--help` shows it.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -24,6 +25,7 @@ Examples:
   uvfs stat --watch /mnt                what the caches of a mount do
   uvfs umount /mnt
   uvfs index -d /home                   keep all names of /home in memory
+  uvfs find /home -name '*.rs' -ls      find's output, from memory
   uvfs changed --since CLOCK /home      what changed there, and the new clock
 
 Environment:
@@ -88,6 +90,12 @@ pub enum Command {
                             all that is below it."
     )]
     Changed(Changed),
+    /// Print find(1)'s output, from an index
+    #[command(
+        override_usage = "uvfs find [--socket PATH] [PATH]... [EXPRESSION]",
+        after_help = "The words are find's: see uvfs-find(1). --socket PATH, the server's socket, stands before them."
+    )]
+    Find(Find),
     /// Answer git's question about changed files: git config core.fsmonitor "uvfs git-fsmonitor"
     GitFsmonitor(GitFsmonitor),
     /// Print the completions of a shell
@@ -223,6 +231,16 @@ pub struct Changed {
     /// The server's socket
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Find {
+    /// The server's socket
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Starting points, and find's expression
+    #[arg(value_name = "PATH|EXPRESSION", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub words: Vec<OsString>,
 }
 
 #[derive(Debug, clap::Args)]

@@ -59,6 +59,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is::<print::Closed>() => ExitCode::SUCCESS,
+        Err(error) if error.is::<print::AlreadySaid>() => ExitCode::FAILURE,
         Err(error) => {
             print::say(format_args!("{error:#}"));
             ExitCode::FAILURE
@@ -76,6 +77,7 @@ fn run(command: Command) -> Result<()> {
         Command::Stat(args) => stat::run(&args),
         Command::Index(args) => index::run(&args),
         Command::Changed(args) => index::changed::run(&args),
+        Command::Find(args) => index::find::run(&args),
         Command::GitFsmonitor(args) => index::git::run(&args),
         Command::Completions { shell } => completions::run(shell),
         Command::Man { dir: Some(dir), .. } => manual::write(&dir),

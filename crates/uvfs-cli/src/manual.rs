@@ -15,8 +15,9 @@ use crate::suggest::nearest;
 const FIRST: &str = "uvfs.1";
 
 /// Each page: its file, and its text in mdoc(7).
-const PAGES: [(&str, &str); 7] = [
+const PAGES: [(&str, &str); 8] = [
     (FIRST, include_str!("../man/uvfs.1")),
+    ("uvfs-find.1", include_str!("../man/uvfs-find.1")),
     ("uvfs-index.1", include_str!("../man/uvfs-index.1")),
     ("uvfs-stat.1", include_str!("../man/uvfs-stat.1")),
     ("uvfs-kernfs.5", include_str!("../man/uvfs-kernfs.5")),

@@ -21,6 +21,18 @@ impl Display for Closed {
 
 impl std::error::Error for Closed {}
 
+/// The program has failed and has said why.
+#[derive(Debug)]
+pub struct AlreadySaid;
+
+impl Display for AlreadySaid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("failed")
+    }
+}
+
+impl std::error::Error for AlreadySaid {}
+
 /// Writes `text` to standard output, all of it.
 ///
 /// # Errors

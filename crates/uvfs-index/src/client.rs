@@ -1,5 +1,6 @@
 //! The client: asks a server over its socket. Each call is a connection, and waits for the answer.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
@@ -7,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 
-use crate::protocol::{Failure, IndexRequest, Moment, ShownChange, TreeList, WirePath};
+use crate::protocol::{
+    Failure, FindAnswer, FindRequest, IndexRequest, Moment, ShownChange, TreeList, WirePath,
+};
 
 /// Where a server is asked.
 #[derive(Clone, Debug)]
@@ -59,6 +62,31 @@ impl IndexClient {
         let moment: Moment = read(&mut answer)?;
         let changes = (0..moment.changes).map(|_| read(&mut answer)).collect::<Result<_, _>>()?;
         Ok((moment, changes))
+    }
+
+    /// Asks for the output of find(1) for these words, in this process's working directory and time zone. The second
+    /// value reads it.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn find<A: AsRef<OsStr>>(
+        &self,
+        args: &[A],
+        terminal: bool,
+    ) -> Result<(FindAnswer, impl Read + use<A>), String> {
+        let cwd =
+            std::env::current_dir().map_err(|error| format!("there is no working directory: {error}"))?;
+        let path = |path: &OsStr| WirePath::new(path.as_bytes());
+        let request = FindRequest {
+            args: args.iter().map(|word| path(word.as_ref())).collect(),
+            cwd: path(cwd.as_os_str()),
+            zone: std::env::var("TZ").ok(),
+            terminal,
+        };
+        let mut answer = self.ask(&IndexRequest::Find(request))?;
+        let found: FindAnswer = read(&mut answer)?;
+        let bytes = found.bytes;
+        Ok((found, answer.take(bytes)))
     }
 
     /// The trees of the server.

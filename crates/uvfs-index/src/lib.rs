@@ -10,10 +10,12 @@
 //! | `scan` | reading a tree by several threads |
 //! | `queue` | reports that wait for the worker |
 //! | `clock` | a moment of a tree |
+//! | `find` | find's expressions, over any tree of names |
 //! | `protocol`, `server`, `client` | trees behind a Unix socket |
 
 mod client;
 mod clock;
+pub mod find;
 mod host;
 pub mod protocol;
 mod queue;
@@ -27,4 +29,6 @@ pub use clock::ChangeClock;
 pub use server::{IndexServer, IndexSocket};
 pub use table::changes::{ChangeKind, ChangedName};
 pub use table::{FileFacts, HostHandle};
-pub use tree::{ChangesSince, IndexPhase, IndexedName, IndexedTree, TreeFigures, TreeLimits};
+pub use tree::{
+    ChangesSince, FindOutcome, FindStart, IndexPhase, IndexedName, IndexedTree, TreeFigures, TreeLimits,
+};

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::table::changes::{ChangeKind, ChangedName};
 
-/// Longest request in bytes: the longest path is 4,096, and may be written as hexadecimal digits.
-pub(crate) const LONGEST: u64 = 64 << 10;
+/// Longest request in bytes: an expression of find has many words, which may be written as hexadecimal digits.
+pub(crate) const LONGEST: u64 = 1 << 20;
 
 /// A path as JSON has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,10 +69,38 @@ pub enum IndexRequest {
         #[serde(default)]
         wait: bool,
     },
+    /// The output of find(1) for these words: a [`FindAnswer`], then its bytes.
+    Find(FindRequest),
     /// The trees: a [`TreeList`].
     List,
     /// End the server. It ends the connection when it has ended.
     Stop,
+}
+
+/// A search.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FindRequest {
+    /// The words behind `find`.
+    pub args: Vec<WirePath>,
+    /// The client's working directory.
+    pub cwd: WirePath,
+    /// The client's time zone (`TZ`).
+    #[serde(default)]
+    pub zone: Option<String>,
+    /// Whether the output goes to a terminal.
+    #[serde(default)]
+    pub terminal: bool,
+}
+
+/// How a search ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FindAnswer {
+    /// Bytes of output that follow.
+    pub bytes: u64,
+    /// Something could not be searched; find's exit status is then 1.
+    pub failed: bool,
+    /// Sentences for standard error.
+    pub messages: Vec<String>,
 }
 
 /// The moment of an answer.

@@ -21,6 +21,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("uvfs-index", &["uvfs-drivers"]),
     ("uvfs-cli", &["uvfs", "uvfs-drivers", "uvfs-fuse", "uvfs-control", "uvfs-index"]),
     ("uvfs-path", &["uvfs-cache"]),
+    ("uvfs-index", &[]),
     ("uvfs-tests", &["uvfs-sync", "uvfs-cache", "uvfs", "uvfs-drivers", "uvfs-fuse"]),
     ("uvfs-bench", &["uvfs-sync", "uvfs-cache", "uvfs", "uvfs-drivers", "uvfs-fuse", "uvfs-tests"]),
     ("uvfs-tidy", &[]),

@@ -4,6 +4,7 @@
 //! read, so that questions are answered meanwhile ("everything may have changed").
 
 pub mod changed;
+pub mod find;
 pub mod git;
 
 use std::fmt::Write;

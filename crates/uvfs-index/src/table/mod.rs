@@ -236,7 +236,18 @@ impl NameTable {
         Some(path)
     }
 
-    /// The directory at a path below the root.
+    /// The path of a name in a directory; nothing if a directory above it is in limbo.
+    pub(crate) fn path_in(&self, dir: u32, name: &[u8]) -> Option<Vec<u8>> {
+        let above = self.files.get(dir as usize)?.names;
+        let mut path = if above == NONE { return None } else { self.path(above)? };
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+        Some(path)
+    }
+
+    /// The file at a path below the root.
     pub(crate) fn walk(&self, path: &[u8]) -> Option<u32> {
         let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
         parts.into_iter().try_fold(ROOT, |dir, part| self.child(dir, part))

@@ -30,10 +30,12 @@
 //! it. `done`, a number with a condition variable, is beside it. `content` may be taken under `done`, never the other
 //! way round.
 
+mod search;
 mod work;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -41,7 +43,9 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use rustix::io::Errno;
 use uvfs_drivers::watch::Watcher;
 
+use self::search::SearchedTree;
 use crate::clock::ChangeClock;
+use crate::find::{Expression, FindSink, SearchEnd, StartingPoint, search};
 use crate::host::HostTree;
 use crate::queue::ReportQueue;
 use crate::table::changes::ChangedName;
@@ -95,6 +99,26 @@ pub struct ChangesSince {
     pub warning: Option<String>,
 }
 
+/// A starting point of a search.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FindStart {
+    /// As it is written.
+    pub written: Vec<u8>,
+    /// The path below the root of its tree, without a slash in front.
+    pub below: Vec<u8>,
+}
+
+/// How a search of a tree ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FindOutcome {
+    /// Whether all was visited.
+    pub end: SearchEnd,
+    /// Whether the starting point exists.
+    pub exists: bool,
+    /// Directories below the root that something is mounted on, which the index does not know.
+    pub mounted_on: Vec<Vec<u8>>,
+}
+
 /// A file of a tree, with one of its names.
 #[derive(Debug)]
 pub struct IndexedName<'a> {
@@ -120,6 +144,15 @@ impl Content {
     fn clock(&self) -> ChangeClock {
         ChangeClock { instance: self.instance, tick: self.table.tick() }
     }
+
+    /// Why the table does not have all names.
+    fn is_known(&self) -> Result<(), String> {
+        match &self.phase {
+            IndexPhase::Lost(why) => Err(why.clone()),
+            IndexPhase::Scanning => Err("the tree is being read".into()),
+            IndexPhase::Following => Ok(()),
+        }
+    }
 }
 
 struct Shared {
@@ -130,6 +163,8 @@ struct Shared {
     /// The number of the last report that is done; moves also when the phase does.
     done: Mutex<u64>,
     moved: Condvar,
+    /// The number of the worker's own last report: up to there, `done` stays behind. Only the worker uses it.
+    owed: AtomicU64,
 }
 
 /// A tree that is followed; dropping it ends that.
@@ -174,6 +209,7 @@ impl IndexedTree {
             content: RwLock::new(content),
             done: Mutex::new(0),
             moved: Condvar::new(),
+            owed: AtomicU64::new(0),
         });
         let work = Arc::clone(&shared);
         let worker = thread::Builder::new()
@@ -272,6 +308,29 @@ impl IndexedTree {
         }
     }
 
+    /// Searches a starting point and everything below it. The search sees the names of one moment, after every change
+    /// that ended before this call. Changes wait meanwhile, so `sink` must not.
+    ///
+    /// # Errors
+    /// The reason if the tree is not known; the sink's error.
+    pub fn find(
+        &self,
+        expression: &Expression,
+        start: &FindStart,
+        sink: &mut dyn FindSink,
+    ) -> Result<FindOutcome, String> {
+        self.settle();
+        let content = self.shared.content.read();
+        content.is_known()?;
+        let tree = SearchedTree::new(&self.shared.host, &content.table);
+        let Some(node) = tree.at(&start.below) else {
+            return Ok(FindOutcome { end: SearchEnd::Complete, exists: false, mounted_on: Vec::new() });
+        };
+        let from = StartingPoint { path: start.written.clone(), node };
+        let end = search(expression, &tree, [from], sink).map_err(|error| error.to_string())?;
+        Ok(FindOutcome { end, exists: true, mounted_on: tree.mounted_on() })
+    }
+
     /// Visits a file and everything below it, each directory before its content, in no order otherwise. The visitor
     /// sees the names of one moment; changes wait meanwhile. `visit` returns whether to go into a directory.
     ///
@@ -280,11 +339,7 @@ impl IndexedTree {
     pub fn visit(&self, below: &[u8], mut visit: impl FnMut(&IndexedName<'_>) -> bool) -> Result<(), String> {
         self.settle();
         let content = self.shared.content.read();
-        match &content.phase {
-            IndexPhase::Lost(why) => return Err(why.clone()),
-            IndexPhase::Scanning => return Err("the tree is being read".into()),
-            IndexPhase::Following => {}
-        }
+        content.is_known()?;
         let table = &content.table;
         let start = table.walk(below).ok_or("there is no such name in the index")?;
         debug_assert!(start != ROOT || below.is_empty());

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
@@ -30,10 +31,12 @@ impl Shared {
     /// The thread.
     pub(super) fn work(&self) {
         let mut outcome = self.scan_all(false);
-        let mut last = None;
+        let (mut last, mut reached) = (None, 0);
         loop {
             match std::mem::replace(&mut outcome, Ok(())) {
-                Ok(()) => {}
+                // A name that is to be looked at again is not right yet.
+                Ok(()) if self.owed.load(Ordering::Relaxed) > reached => {}
+                Ok(()) => self.is_done(reached),
                 Err(Stop::Again) => {
                     outcome = self.scan_all(true);
                     continue;
@@ -44,19 +47,25 @@ impl Shared {
                 ToDo::Stop => return self.lose("the index has ended".into()),
                 ToDo::Ended(why) => outcome = Err(Stop::Lost(why)),
                 ToDo::Overflow(number) => {
+                    reached = number;
                     outcome = self.scan_all(true);
-                    self.is_done(number);
                 }
                 ToDo::Look(reports, number) => {
+                    reached = number;
                     // A tree that is lost stays so: the table is not right any more.
                     if !self.is_lost() {
                         outcome = self.look_at(&reports, &mut last);
                         self.content.write().table.purge();
                     }
-                    self.is_done(number);
                 }
             }
         }
+    }
+
+    /// Puts in a report of the worker's own. Questions wait for its look, as for that of the report that led to it.
+    fn look_later(&self, report: Report) {
+        self.queue.report(report);
+        self.owed.store(self.queue.put_in(), Ordering::Relaxed);
     }
 
     fn is_lost(&self) -> bool {
@@ -143,7 +152,7 @@ impl Shared {
                 Ok(put) => new.extend(handle.filter(|_| put.new_dir)),
                 Err(PutError::Full) => return Err(full()),
                 // Looked at once all is read.
-                Err(PutError::Cycle) => self.queue.report(Report::Name(listing.dir.clone(), name)),
+                Err(PutError::Cycle) => self.look_later(Report::Name(listing.dir.clone(), name)),
                 Err(PutError::NoDirectory) => return Ok(new),
             }
             match content.table.dir_of(listing.dir.as_bytes()) {
@@ -253,7 +262,7 @@ impl Shared {
         if known != found.as_ref() {
             content.table.gone(dir, name).map_err(|_| full())?;
             // Its present state, whatever that is, is looked at in its turn.
-            self.queue.report(Report::Name(handle.clone(), name.into()));
+            self.look_later(Report::Name(handle.clone(), name.into()));
         }
         Ok(())
     }
@@ -278,7 +287,7 @@ impl Shared {
             let ino = content.table.facts(known).ino;
             if !matches!(&found, Ok(Some(found)) if found.facts.ino == ino) {
                 content.table.gone(dir, &name).map_err(|_| full())?;
-                self.queue.report(Report::Name(handle, name.into()));
+                self.look_later(Report::Name(handle, name.into()));
             }
         }
         Ok(())

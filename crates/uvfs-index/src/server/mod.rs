@@ -8,6 +8,8 @@
 //! if that fails, the answer is an error, never an empty list. The list of trees does not change; each tree's lock
 //! is held while it is begun anew, and not while it is asked.
 
+mod find;
+
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::os::fd::AsFd;
@@ -165,6 +167,14 @@ impl IndexServer {
                 stream.set_read_timeout(None)?;
                 (&mut &*stream).read_exact(&mut [0])
             }
+            Ok(IndexRequest::Find(request)) => match self.find(stream, &request) {
+                Ok(Some((answer, file))) => {
+                    say(stream, &answer)?;
+                    find::send(stream, file, answer.bytes)
+                }
+                Ok(None) => Ok(()),
+                Err(error) => say(stream, &failure(error)),
+            },
             Ok(IndexRequest::Changed { path, since, wait }) => {
                 match self.changed(stream, &path, since.as_deref(), wait) {
                     Ok(Some((moment, changes))) => {

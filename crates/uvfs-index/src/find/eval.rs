@@ -1,0 +1,176 @@
+//! Clauses, and their truth for a file.
+//!
+//! Clauses are tested from left to right and no further than needed, as written. Only an action, `-prune` and `-quit`
+//! have effects. Depth of recursion is that of the parser's groups.
+
+use super::glob::Glob;
+use super::numbers::{Comparison, SizeTest};
+use super::owners::OwnerNames;
+use super::parse::FindAction;
+use super::perm::PermTest;
+use super::times::{AgeTest, TimeField};
+use super::{FileKind, FoundFile, Timestamp};
+use regex::bytes::Regex;
+use std::io;
+
+/// Takes what a search finds.
+pub trait FindSink {
+    /// Carries out an action.
+    ///
+    /// # Errors
+    /// Those of the output. They end the search.
+    fn act(&mut self, action: &FindAction, file: &dyn FoundFile) -> io::Result<()>;
+
+    /// Hears that a file's link or emptiness could not be read. The test was false.
+    fn unreadable(&mut self, file: &dyn FoundFile, error: &io::Error) {
+        let _ = (file, error);
+    }
+}
+
+/// A compiled clause.
+#[derive(Debug)]
+pub(super) enum Clause {
+    True,
+    False,
+    Not(Box<Clause>),
+    All(Vec<Clause>),
+    Any(Vec<Clause>),
+    /// `,`: all are tested, and the last is the result.
+    Each(Vec<Clause>),
+    Act(FindAction),
+    Prune,
+    Quit,
+    Name(Glob),
+    /// A `-name` without pattern characters.
+    ExactName(Vec<u8>),
+    Path(Glob),
+    Regex(Regex),
+    Target(Glob),
+    /// A set of [`FileKind`]s.
+    Kinds(u8),
+    Empty,
+    Attributes(AttributeTest),
+}
+
+/// A clause that needs an inode's numbers.
+#[derive(Debug)]
+pub(super) enum AttributeTest {
+    Size(SizeTest),
+    Links(Comparison),
+    Inode(Comparison),
+    Uid(Comparison),
+    Gid(Comparison),
+    NoUser,
+    NoGroup,
+    Perm(PermTest),
+    Age(TimeField, AgeTest),
+    Newer(TimeField, Timestamp),
+    SameFile { dev: u64, ino: u64 },
+}
+
+/// The end of a search before its tree ends.
+#[derive(Debug)]
+pub(super) enum Stop {
+    Quit,
+    Failed(io::Error),
+}
+
+/// A search's state.
+pub(super) struct Evaluation<'s> {
+    pub sink: &'s mut dyn FindSink,
+    pub owners: OwnerNames,
+    /// Whether `-prune` was reached for this file.
+    pub pruned: bool,
+}
+
+impl Evaluation<'_> {
+    /// Tests a file.
+    pub(super) fn test<F: FoundFile>(&mut self, clause: &Clause, file: &F) -> Result<bool, Stop> {
+        Ok(match clause {
+            Clause::True => true,
+            Clause::False => false,
+            Clause::Not(inner) => !self.test(inner, file)?,
+            Clause::All(clauses) => {
+                for clause in clauses {
+                    if !self.test(clause, file)? {
+                        return Ok(false);
+                    }
+                }
+                true
+            }
+            Clause::Any(clauses) => {
+                for clause in clauses {
+                    if self.test(clause, file)? {
+                        return Ok(true);
+                    }
+                }
+                false
+            }
+            Clause::Each(clauses) => {
+                let mut last = true;
+                for clause in clauses {
+                    last = self.test(clause, file)?;
+                }
+                last
+            }
+            Clause::Act(action) => {
+                self.sink.act(action, file).map_err(Stop::Failed)?;
+                true
+            }
+            Clause::Prune => {
+                self.pruned = true;
+                true
+            }
+            Clause::Quit => return Err(Stop::Quit),
+            Clause::Name(glob) => glob.matches(file.name()),
+            Clause::ExactName(name) => file.name() == name,
+            Clause::Path(glob) => glob.matches(file.path()),
+            Clause::Regex(regex) => regex.is_match(file.path()),
+            Clause::Kinds(kinds) => kinds & file.kind().bit() != 0,
+            Clause::Target(glob) => self.target(glob, file),
+            Clause::Empty => self.empty(file),
+            Clause::Attributes(test) => self.attributes(test, file),
+        })
+    }
+
+    fn attributes<F: FoundFile>(&mut self, test: &AttributeTest, file: &F) -> bool {
+        let numbers = file.attributes();
+        match test {
+            AttributeTest::Size(size) => size.holds(numbers.size),
+            AttributeTest::Links(count) => count.holds(numbers.nlink),
+            AttributeTest::Inode(number) => number.holds(numbers.ino),
+            AttributeTest::Uid(number) => number.holds(u64::from(numbers.uid)),
+            AttributeTest::Gid(number) => number.holds(u64::from(numbers.gid)),
+            AttributeTest::NoUser => self.owners.user(numbers.uid).is_none(),
+            AttributeTest::NoGroup => self.owners.group(numbers.gid).is_none(),
+            AttributeTest::Perm(perm) => perm.holds(numbers.mode, file.kind() == FileKind::Directory),
+            AttributeTest::Age(time, age) => time.of(numbers).is_some_and(|time| age.holds(time)),
+            AttributeTest::Newer(time, than) => time.of(numbers).is_some_and(|time| time > *than),
+            AttributeTest::SameFile { dev, ino } => numbers.dev == *dev && numbers.ino == *ino,
+        }
+    }
+
+    fn target<F: FoundFile>(&mut self, glob: &Glob, file: &F) -> bool {
+        if file.kind() != FileKind::Symlink {
+            return false;
+        }
+        match file.target() {
+            Ok(target) => glob.matches(&target),
+            Err(error) => {
+                self.sink.unreadable(file, &error);
+                false
+            }
+        }
+    }
+
+    fn empty<F: FoundFile>(&mut self, file: &F) -> bool {
+        match file.kind() {
+            FileKind::Regular => file.attributes().size == 0,
+            FileKind::Directory => file.is_empty_directory().unwrap_or_else(|error| {
+                self.sink.unreadable(file, &error);
+                false
+            }),
+            _ => false,
+        }
+    }
+}

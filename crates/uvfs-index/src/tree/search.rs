@@ -1,0 +1,140 @@
+//! The table of a tree as [`find`](crate::find) searches it.
+//!
+//! A search runs under the table's lock, so all that it sees is of one moment, and changes wait. The table has no
+//! targets of symbolic links, no numbers of devices, and nothing of what is mounted below the tree. The first two are
+//! read from the host when an expression asks for them. A directory that something is mounted on is reported, unless
+//! the expression does not descend into it.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::{AtFlags, FileType, Stat, readlinkat, statat};
+use rustix::io::Errno;
+
+use crate::find::{FileAttributes, FileKind, SearchTree, Timestamp};
+use crate::host::HostTree;
+use crate::table::{FileFacts, NONE, NameTable};
+
+/// A name of the table: the directory that it is in, and the file that it leads to.
+#[derive(Clone, Copy)]
+pub(super) struct IndexedNode<'t> {
+    dir: u32,
+    name: &'t [u8],
+    file: u32,
+}
+
+/// See the module's head.
+pub(super) struct SearchedTree<'t> {
+    host: &'t HostTree,
+    table: &'t NameTable,
+    /// Paths of directories that something is mounted on, and that a search went into.
+    mounted_on: RefCell<Vec<Vec<u8>>>,
+}
+
+impl<'t> SearchedTree<'t> {
+    pub(super) fn new(host: &'t HostTree, table: &'t NameTable) -> Self {
+        Self { host, table, mounted_on: RefCell::default() }
+    }
+
+    /// The name at a path below the root.
+    pub(super) fn at(&self, path: &'t [u8]) -> Option<IndexedNode<'t>> {
+        let file = self.table.walk(path)?;
+        let (above, name) = match path.iter().rposition(|byte| *byte == b'/') {
+            Some(slash) => (&path[..slash], &path[slash + 1..]),
+            None => (&path[..0], path),
+        };
+        let dir = if path.is_empty() { NONE } else { self.table.walk(above)? };
+        Some(IndexedNode { dir, name, file })
+    }
+
+    pub(super) fn mounted_on(self) -> Vec<Vec<u8>> {
+        self.mounted_on.into_inner()
+    }
+
+    fn facts(&self, node: &IndexedNode<'_>) -> FileFacts {
+        self.table.facts(node.file)
+    }
+
+    /// Calls `look` with the open directory of a name.
+    fn on_host<R>(
+        &self,
+        node: &IndexedNode<'_>,
+        look: impl FnOnce(BorrowedFd<'_>) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        let dir = (node.dir != NONE).then(|| self.table.handle(node.dir)).flatten();
+        look(self.host.open_handle(dir.ok_or(Errno::NOENT)?)?.as_fd())
+    }
+
+    fn stat(&self, node: &IndexedNode<'_>) -> Result<Stat, Errno> {
+        self.on_host(node, |dir| statat(dir, node.name, AtFlags::SYMLINK_NOFOLLOW))
+    }
+}
+
+impl<'t> SearchTree for SearchedTree<'t> {
+    type Node = IndexedNode<'t>;
+    type Children<'a>
+        = Box<dyn Iterator<Item = IndexedNode<'t>> + 'a>
+    where
+        Self: 'a;
+
+    fn name<'a>(&'a self, node: &'a IndexedNode<'t>) -> &'a [u8] {
+        node.name
+    }
+
+    fn kind(&self, node: &IndexedNode<'t>) -> FileKind {
+        match FileType::from_raw_mode(self.facts(node).mode.into()) {
+            FileType::Directory => FileKind::Directory,
+            FileType::Symlink => FileKind::Symlink,
+            FileType::Fifo => FileKind::Fifo,
+            FileType::Socket => FileKind::Socket,
+            FileType::CharacterDevice => FileKind::CharDevice,
+            FileType::BlockDevice => FileKind::BlockDevice,
+            FileType::RegularFile | FileType::Unknown => FileKind::Regular,
+        }
+    }
+
+    fn attributes(&self, node: &IndexedNode<'t>) -> FileAttributes {
+        let (facts, kind) = (self.facts(node), self.kind(node));
+        let device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
+        // What is mounted there is not of this file system, so the table does not have its number.
+        let (dev, rdev) = match (device || facts.dev == 0).then(|| self.stat(node)) {
+            Some(Ok(seen)) => (seen.st_dev, seen.st_rdev),
+            _ => (facts.dev, 0),
+        };
+        let time = |(sec, nsec)| Timestamp { sec, nsec };
+        FileAttributes {
+            mode: u32::from(facts.mode) & 0o7777,
+            nlink: facts.nlink.into(),
+            uid: facts.uid,
+            gid: facts.gid,
+            size: facts.size,
+            blocks: facts.blocks,
+            ino: facts.ino,
+            dev,
+            rdev: (rustix::fs::major(rdev), rustix::fs::minor(rdev)),
+            mtime: time(facts.mtime),
+            ctime: time(facts.ctime),
+            atime: None,
+        }
+    }
+
+    fn target<'a>(&'a self, node: &'a IndexedNode<'t>) -> io::Result<Cow<'a, [u8]>> {
+        let target = self.on_host(node, |dir| readlinkat(dir, node.name, Vec::new()))?;
+        Ok(Cow::Owned(target.into_bytes()))
+    }
+
+    fn has_children(&self, node: &IndexedNode<'t>) -> io::Result<bool> {
+        Ok(self.table.children(node.file).next().is_some())
+    }
+
+    fn children<'a>(&'a self, node: &IndexedNode<'t>) -> Self::Children<'a> {
+        if self.facts(node).dev == 0 {
+            self.mounted_on.borrow_mut().extend(self.table.path_in(node.dir, node.name));
+        }
+        let dir = node.file;
+        let table: &'t NameTable = self.table;
+        Box::new(table.children(dir).map(move |(name, file)| IndexedNode { dir, name, file }))
+    }
+}
