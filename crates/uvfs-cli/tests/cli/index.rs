@@ -14,6 +14,7 @@ pub const MOUNTING: &[Test] = &[
     ("an_index_follows_its_path_to_another_directory", an_index_follows_its_path_to_another_directory),
     ("an_index_names_the_missing_capability", an_index_names_the_missing_capability),
     ("a_waiting_question_is_answered_by_a_change", a_waiting_question_is_answered_by_a_change),
+    ("find_prints_the_same_from_the_index", find_prints_the_same_from_the_index),
     ("git_sees_the_same_with_the_index", git_sees_the_same_with_the_index),
 ];
 
@@ -141,6 +142,63 @@ fn an_index_says_what_changed() {
     assert!(!served.socket().exists() && !served.uvfs(&["index", "--list"]).status.success());
 }
 
+/// Output, sorted, and status of find(1) and of `uvfs find`, both run in the tree.
+fn find_both(served: &Served, words: &[&str]) -> [(Vec<Vec<u8>>, Option<i32>); 2] {
+    let mut find = Command::new("find");
+    find.args(words).current_dir(served.tree());
+    let of = |mut command: Command| {
+        let output = command.env("LC_ALL", "C").env("TZ", "Asia/Kathmandu").output().expect("find");
+        let mut lines: Vec<_> =
+            output.stdout.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+        lines.sort_unstable();
+        (lines, output.status.code())
+    };
+    [of(find), of(served.command(&[&["find"], words].concat()))]
+}
+
+fn find_prints_the_same_from_the_index() {
+    let served = Served::start();
+    let tree = served.tree();
+    fs::create_dir_all(tree.join("a/b/empty")).expect("mkdir");
+    fs::write(tree.join("a/long"), vec![1; 5000]).expect("write");
+    fs::write(tree.join("a/b/new\nline.rs"), "text").expect("write");
+    fs::hard_link(tree.join("a/long"), tree.join("a/b/again")).expect("link");
+    std::os::unix::fs::symlink("a/long", tree.join("link")).expect("symlink");
+    std::os::unix::fs::symlink("a", tree.join("to_dir")).expect("symlink");
+    let words: [&[&str]; 12] = [
+        &[],
+        &["a", "-ls"],
+        &[".", "-name", "*.rs", "-o", "-type", "l", "-printf", "%p %l\\n"],
+        &["a", "-printf", "%y %m %n %s %b %i %D %T+ %C@ %p\\n"],
+        &["link", "to_dir", "to_dir/"],
+        &["./a/../a", "-maxdepth", "1"],
+        &[".", "-empty", "-o", "-size", "+4k", "-print0"],
+        &[".", "-newer", "a/long", "-o", "-samefile", "a/b/again"],
+        &["missing", "a", "-links", "2"],
+        &[".", "-depth", "-path", "*b*", "-prune"],
+        &["a", "-type", "d", "-quit"],
+        &[".", "-no-such-word"],
+    ];
+    for words in words {
+        let [find, ours] = find_both(&served, words);
+        assert_eq!(ours, find, "{words:?}");
+    }
+    // Every change that has ended is in the answer.
+    for nth in 0..100 {
+        let (from, to) = (tree.join(format!("a{nth}")), tree.join(format!("a{}", nth + 1)));
+        let from = if nth == 0 { tree.join("a") } else { from };
+        fs::rename(from, to).expect("rename");
+        let [find, ours] = find_both(&served, &[".", "-name", "*.rs"]);
+        assert_eq!(ours, find, "{nth}");
+    }
+    let refused = served.uvfs(&["find", ".", "-exec", "rm", "{}", ";"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(1) && said.contains("-exec"), "{said}");
+    let outside = served.uvfs(&["find", "/"]);
+    let said = String::from_utf8_lossy(&outside.stderr).into_owned();
+    assert!(!outside.status.success() && said.contains("is in no tree of this index"), "{said}");
+}
+
 fn an_index_that_is_killed_knows_no_old_clock() {
     let served = Served::start();
     let (clock, _) = served.changed(&[]);
@@ -170,12 +228,20 @@ fn an_index_that_lost_events_says_all() {
     }
     let server = served.server();
     kill_process(server, Signal::STOP).expect("stop");
+    let state = format!("/proc/{}/stat", server.as_raw_nonzero());
+    while !fs::read_to_string(&state).expect("a process").contains(") T ") {
+        std::thread::yield_now();
+    }
     for nth in 0..most + 10 {
         fs::write(served.tree().join(format!("f{nth}")), "").expect("write");
     }
     kill_process(server, Signal::CONT).expect("continue");
     let (now, changes) = served.changed(&["--since", &clock]);
-    assert!(now.split(':').next() != clock.split(':').next() && changes == ["all\t./"], "{now} {changes:?}");
+    assert!(
+        now.split(':').next() != clock.split(':').next() && changes == ["all\t./"],
+        "{now} {:?}",
+        changes.first()
+    );
     let until = Instant::now() + SOON;
     let list = loop {
         let list = String::from_utf8(served.uvfs(&["index", "--list"]).stdout).expect("UTF-8");
