@@ -223,8 +223,8 @@ fn rule18_every_slot_in_use_lies_in_a_chunk_of_its_superblock() {
                     } else {
                         storm.come_and_go(sb, round)
                     }
-                    // An evictor of another superblock, or the checker, may hold a directory of it at this moment: each
-                    // comes by an index that was another's. Below, when they have ended, nothing may be held.
+                    // The checker may hold a directory of it at this moment: it comes by an index that was another's.
+                    // Below, when it has ended, nothing may be held.
                     storm.cache.drop_superblock(sb);
                 },
                 evicting,

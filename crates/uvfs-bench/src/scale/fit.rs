@@ -13,7 +13,7 @@ const HALVINGS: usize = 50;
 
 /// An operation that holds one lock.
 #[derive(Clone, Copy, Debug)]
-pub struct Held {
+pub struct FittedLock {
     /// One thread's time.
     pub alone_ns: f64,
     /// Holds of the lock.
@@ -22,7 +22,7 @@ pub struct Held {
     pub hold_ns: f64,
 }
 
-impl Held {
+impl FittedLock {
     fn with(self, lines: f64) -> Operation {
         let station = Station { lines: self.holds * lines, hold_ns: self.hold_ns };
         Operation { private_ns: self.alone_ns - self.hold_ns, stations: vec![station] }
@@ -62,11 +62,11 @@ mod tests {
     fn a_fit_finds_the_hold() {
         let here = MachineClass { socket: 64, inside_ns: 25.0, across_ns: 25.0 };
         for hold_ns in [100.0, 400.0, 700.0] {
-            let truth = Held { alone_ns: 900.0, holds: 2.0, hold_ns };
+            let truth = FittedLock { alone_ns: 900.0, holds: 2.0, hold_ns };
             let both = truth.of_two().per_second(&here, 2);
-            let found = Held::fitted(&here, 900.0, 2.0, both).unwrap();
+            let found = FittedLock::fitted(&here, 900.0, 2.0, both).unwrap();
             assert!((found.hold_ns / hold_ns - 1.0).abs() < 0.02, "{} for {hold_ns}", found.hold_ns);
         }
-        assert!(Held::fitted(&here, 900.0, 2.0, 1e9).is_none(), "two threads do not meet");
+        assert!(FittedLock::fitted(&here, 900.0, 2.0, 1e9).is_none(), "two threads do not meet");
     }
 }

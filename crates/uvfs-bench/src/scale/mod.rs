@@ -20,10 +20,10 @@ use clap::{ArgMatches, Command, CommandFactory as _, FromArgMatches as _, Parser
 use serde::Serialize;
 
 use crate::report::{BenchReport, Row};
-use fit::Held;
+use fit::FittedLock;
 use model::{MachineClass, Operation};
 use published::{Check, SAPPHIRE_RAPIDS, WITHIN};
-use steps::Steps;
+use steps::SharedSteps;
 
 /// Predict throughput with many processors from reports of one and two threads
 #[derive(Parser)]
@@ -137,16 +137,16 @@ pub fn run(matches: &ArgMatches) -> Result<()> {
 /// The operation of a row of one thread, if all its shared steps are lines.
 fn operation(workload: &str, row: &Row) -> Option<Operation> {
     match steps::of(workload, row)? {
-        Steps::Lines(stations) => Some(Operation { private_ns: row.ns_per_op.median, stations }),
-        Steps::Lock(_) => None,
+        SharedSteps::Lines(stations) => Some(Operation { private_ns: row.ns_per_op.median, stations }),
+        SharedSteps::Lock(_) => None,
     }
 }
 
 /// The same, if it takes a lock: fitted to the row of two threads.
-fn held(arms: &[(&str, &Row)], here: &MachineClass, workload: &str, one: &Row) -> Option<Held> {
-    let Some(Steps::Lock(holds)) = steps::of(workload, one) else { return None };
+fn held(arms: &[(&str, &Row)], here: &MachineClass, workload: &str, one: &Row) -> Option<FittedLock> {
+    let Some(SharedSteps::Lock(holds)) = steps::of(workload, one) else { return None };
     let (_, two) = arms.iter().find(|(w, row)| *w == workload && row.threads == 2 && same(row, one))?;
-    Held::fitted(here, one.ns_per_op.median, holds, two.ops_per_s.median)
+    FittedLock::fitted(here, one.ns_per_op.median, holds, two.ops_per_s.median)
 }
 
 fn same(a: &Row, b: &Row) -> bool {
@@ -188,7 +188,7 @@ fn predict(
 ) -> Vec<Prediction> {
     let predict = |(workload, row): &(&str, &Row)| {
         let held = here.and_then(|here| held(arms, here, workload, row));
-        let operation = held.map(Held::of_many).or_else(|| operation(workload, row));
+        let operation = held.map(FittedLock::of_many).or_else(|| operation(workload, row));
         let Some(operation) = operation else {
             let what = format!("{workload} {} {}", row.arm, params(row));
             println!(

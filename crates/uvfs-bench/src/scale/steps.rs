@@ -4,7 +4,7 @@
 //! (`docs/threads.md`). A load of a line that others store to is a hand-over as a store is, because the line has left
 //! with the last one that stored. `uvfs` has none in `stat-same` and `open-same`: `ci/shared-stores.sh` holds that.
 //!
-//! Where all operations take one lock and the time that it is held was not measured, [`Steps::Lock`] has the number of
+//! Where all operations take one lock and the time that it is held was not measured, [`SharedSteps::Lock`] has the number of
 //! holds, and the time is fitted to the report's two threads.
 //!
 //! Not counted, so not predicted: `showgids` over a link or with changes; `create`, `unlink` and `stream` of `tree`,
@@ -31,7 +31,7 @@ pub const SECTIONS: f64 = 2.0 * DIRECTORIES as f64 + 1.0;
 
 /// The shared steps of one operation.
 #[derive(Clone, Debug)]
-pub enum Steps {
+pub enum SharedSteps {
     /// Lines, all counted.
     Lines(Vec<Station>),
     /// A lock that each operation holds so many times, for an unknown time.
@@ -39,26 +39,28 @@ pub enum Steps {
 }
 
 /// The steps of a row's arm; `None`: they were not counted.
-pub fn of(workload: &str, row: &Row) -> Option<Steps> {
+pub fn of(workload: &str, row: &Row) -> Option<SharedSteps> {
     let arm = row.arm.as_str();
     let is = |key: &str, value: &str| row.params.get(key).and_then(Value::as_str) == Some(value);
     let none = |key: &str| row.params.get(key).and_then(Value::as_u64).unwrap_or(0) == 0;
     match workload {
-        "stat-same" | "open-same" => of_one_file(arm).map(Steps::Lines),
-        "showgids" if none("links") && none("changes") => of_showgids(arm).map(Steps::Lines),
+        "stat-same" | "open-same" => of_one_file(arm).map(SharedSteps::Lines),
+        "showgids" if none("links") && none("changes") => of_showgids(arm).map(SharedSteps::Lines),
         "icache" if is("phase", "stat") || is("phase", "get") => match arm {
-            "stock" | "lists" => Some(Steps::Lock(1.0)),
+            "stock" | "lists" => Some(SharedSteps::Lock(1.0)),
             // Inodes at random: of a hundred thousand and more, two processors seldom want one, or one bucket.
-            _ => Some(Steps::Lines(Vec::new())),
+            _ => Some(SharedSteps::Lines(Vec::new())),
         },
         "icache" if is("phase", "make-end") => match arm {
             // Searched, inserted and taken out under the hash's lock; put into the list and taken out under the list's.
-            "stock" | "lists" => Some(Steps::Lock(3.0)),
-            "hash-bl" | "rcu" => Some(Steps::Lock(2.0)),
+            "stock" | "lists" => Some(SharedSteps::Lock(3.0)),
+            "hash-bl" | "rcu" => Some(SharedSteps::Lock(2.0)),
             _ => None,
         },
         // All arms make the same calls, and none uses the two structures.
-        "tree" if is("phase", "find") && (arm == "uvfs" || arm == "null") => Some(Steps::Lines(Vec::new())),
+        "tree" if is("phase", "find") && (arm == "uvfs" || arm == "null") => {
+            Some(SharedSteps::Lines(Vec::new()))
+        }
         _ => None,
     }
 }
