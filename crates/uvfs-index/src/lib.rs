@@ -28,3 +28,8 @@ pub use server::{IndexServer, IndexSocket};
 pub use table::changes::{ChangeKind, ChangedName};
 pub use table::{FileFacts, HostHandle};
 pub use tree::{ChangesSince, IndexPhase, IndexedName, IndexedTree, TreeFigures, TreeLimits};
+
+/// The README's example, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
