@@ -32,3 +32,8 @@ pub use table::{FileFacts, HostHandle};
 pub use tree::{
     ChangesSince, FindOutcome, FindStart, IndexPhase, IndexedName, IndexedTree, TreeFigures, TreeLimits,
 };
+
+/// The README's example, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
