@@ -20,6 +20,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("uvfs-control", &["uvfs", "uvfs-drivers", "uvfs-fuse"]),
     ("uvfs-cli", &["uvfs", "uvfs-drivers", "uvfs-fuse", "uvfs-control"]),
     ("uvfs-path", &["uvfs-cache"]),
+    ("uvfs-object", &["uvfs-cache", "uvfs-path"]),
     ("uvfs-tests", &["uvfs-sync", "uvfs-cache", "uvfs", "uvfs-drivers", "uvfs-fuse"]),
     ("uvfs-bench", &["uvfs-sync", "uvfs-cache", "uvfs", "uvfs-drivers", "uvfs-fuse", "uvfs-tests"]),
     ("uvfs-tidy", &[]),
