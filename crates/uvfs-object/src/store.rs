@@ -328,7 +328,7 @@ impl Listing {
             listed.iter_mut().filter(|entry| !entry.is_dir && entry.version.is_none()).collect();
         let asked = futures_util::stream::iter(untold).map(|entry| async {
             entry.version = self.store.head(&entry.key).await?;
-            Ok(())
+            Ok::<_, Failed>(())
         });
         let mut asked = asked.buffer_unordered(HEADS);
         while let Some(done) = asked.next().await {
