@@ -62,6 +62,8 @@ struct Source {
     whole: Option<NodeListing<ObjectNode>>,
     /// All names so far are in the cache.
     all_cached: bool,
+    /// Batches so far.
+    batches: u64,
 }
 
 /// One LIST of a directory.
@@ -104,7 +106,7 @@ impl Listings {
         if joinable.len() > 64 {
             joinable.retain(|_, listing| listing.strong_count() != 0);
         }
-        let source = Source { listing: None, raw: Vec::new(), whole: None, all_cached: true };
+        let source = Source { listing: None, raw: Vec::new(), whole: None, all_cached: true, batches: 0 };
         let listing = Arc::new(DirListing {
             number: self.next.fetch_add(1, Relaxed),
             began: self.tree.now(),
@@ -179,9 +181,8 @@ impl DirListing {
         }
     }
 
-    /// Whether the first batch was all.
-    pub(crate) fn is_ended(&self) -> bool {
-        self.read.lock().is_ended
+    pub(crate) fn is_failed(&self) -> bool {
+        self.read.lock().failed.is_some()
     }
 
     /// One more batch. If the future is dropped, the next call goes on where this one was.
@@ -189,7 +190,7 @@ impl DirListing {
         if source.listing.is_none() {
             source.listing = Some(at.store.list(&self.key).await?);
         }
-        let Source { listing, raw, whole, all_cached } = source;
+        let Source { listing, raw, whole, all_cached, batches } = source;
         let Some(listing) = listing else { return Err(libc::EIO) };
         listing.more(BATCH, raw).await?;
         listing.complete(raw).await?;
@@ -203,13 +204,15 @@ impl DirListing {
             gathered.take(&self.key, &entry.key, version);
         }
         let ended = listing.is_ended();
-        let names = gathered.finish(&self.key, &at.unshown);
-        let publishing = Publishing { tree: &at.tree, dir: &self.dir, number: self.number };
+        let (names, bad) = gathered.finish();
+        let publishing = Publishing { tree: &at.tree, dir: &self.dir, number: self.number, batch: *batches };
         let listed_before = publishing.outdate(&names);
-        let whole = whole.get_or_insert_with(|| self.dir.begin_listing());
+        whole.get_or_insert_with(|| self.dir.begin_listing());
         *all_cached &= publishing.publish(&names).await;
         // From here on nothing waits.
         raw.clear();
+        *batches += 1;
+        at.unshown.note(&self.key, &bad);
         let lines = names.into_iter().zip(listed_before).filter(|(_, before)| !before);
         let lines = lines.map(|(Named { name, kind }, _)| Line { name, is_dir: matches!(kind, Kind::Dir) });
         let state = self.dir.data().dir();
@@ -225,7 +228,6 @@ impl DirListing {
             state.large.store(!ended, Relaxed);
         }
         if ended {
-            let _ = whole;
             let whole = source.whole.take();
             let complete = source.all_cached
                 && whole.is_some_and(|whole| whole.complete(Ttl::For(at.tree.ttl)));
@@ -243,6 +245,7 @@ struct Publishing<'a> {
     tree: &'a Tree,
     dir: &'a Node,
     number: u64,
+    batch: u64,
 }
 
 impl Publishing<'_> {
@@ -255,14 +258,14 @@ impl Publishing<'_> {
     }
 
     /// Drop names that lead to something else now, before the question to the cache begins: after that, a dropped name
-    /// would make it a late one. Returns which names this listing has told before: a key that is both object and prefix.
+    /// would make it a late one. Returns which names an earlier batch has told: keys that are both object and prefix.
     fn outdate(&self, names: &[Named]) -> Vec<bool> {
         let outdate = |named: &Named| {
             let Some(node) = self.known(&named.name) else { return false };
             if !node.data().is(&named.kind) {
                 self.dir.invalidate(named.name.as_bytes());
             }
-            node.data().listing() == self.number
+            node.data().listing() == self.number && node.data().batch() < self.batch
         };
         names.iter().map(outdate).collect()
     }
@@ -281,7 +284,7 @@ impl Publishing<'_> {
             loop {
                 match self.publish_one(&question, named, &patience).await {
                     Ok(node) => {
-                        self.tree.told(&node, self.number);
+                        self.tree.told(&node, self.number, self.batch);
                         all &= node.name().is_some();
                         break;
                     }

@@ -59,7 +59,12 @@ impl Finder {
 
     /// Ask the store about one name.
     async fn ask(&self, dir: &Node, name: &str, ticket: Ticket<ObjectNode>) -> Result<Option<Node>, Failed> {
-        let key = format!("{}{name}", self.tree.key(dir)?);
+        let prefix = self.tree.key(dir)?;
+        if !is_possible(&prefix, name) {
+            ticket.absent(Ttl::For(self.tree.ttl));
+            return Ok(None);
+        }
+        let key = format!("{prefix}{name}");
         let below = format!("{key}/");
         let (is_dir, object) = tokio::try_join!(self.store.is_dir(&below), self.store.head(&key))?;
         let kind = match (is_dir, object) {
@@ -77,7 +82,7 @@ impl Finder {
             let answer = self.tree.answer(previous.as_ref(), &kind);
             match self.tree.attempt(&patience, || lock.found(answer)) {
                 Ok(node) => {
-                    self.tree.told(&node, 0);
+                    self.tree.told(&node, 0, 0);
                     return Ok(Some(node));
                 }
                 Err(errno) if !patience.again().await => return Err(errno),
@@ -125,11 +130,8 @@ impl Finder {
         if dir.data().dir().is_none() {
             return Err(libc::ENOTDIR);
         }
-        // Keys are UTF-8, and some names cannot be in one.
+        // Keys are UTF-8.
         let name = name.to_str().ok_or(libc::ENOENT)?;
-        if !is_possible("", name) {
-            return Err(libc::ENOENT);
-        }
         let _waits = self.tree.busy.enter(&dir);
         match self.find(&dir, name).await? {
             Ok(node) => Ok(self.tree.entry(&node)),

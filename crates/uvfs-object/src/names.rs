@@ -79,7 +79,8 @@ impl Unshown {
         self.keys.load(Ordering::Relaxed)
     }
 
-    fn note(&self, dir: &str, bad: &[(String, &'static str)]) {
+    /// Count and log them.
+    pub(crate) fn note(&self, dir: &str, bad: &[(String, &'static str)]) {
         let Some((key, why)) = bad.first() else { return };
         self.keys.fetch_add(bad.len() as u64, Ordering::Relaxed);
         tracing::warn!(
@@ -98,11 +99,6 @@ pub(crate) struct Gathered {
 }
 
 impl Gathered {
-    /// Keys taken so far, shown or not.
-    pub(crate) fn len(&self) -> usize {
-        self.names.len() + self.bad.len()
-    }
-
     /// Take a key. `version`: what the listing told of an object.
     pub(crate) fn take(&mut self, dir: &str, key: &str, version: impl FnOnce() -> Version) {
         let (name, kind) = match place(dir, key) {
@@ -131,10 +127,9 @@ impl Gathered {
         }
     }
 
-    /// The names; what is not shown is counted and logged.
-    pub(crate) fn finish(self, dir: &str, unshown: &Unshown) -> Vec<Named> {
-        unshown.note(dir, &self.bad);
-        self.names
+    /// The names, and the keys that are not shown.
+    pub(crate) fn finish(self) -> (Vec<Named>, Vec<(String, &'static str)>) {
+        (self.names, self.bad)
     }
 }
 
@@ -170,7 +165,8 @@ mod tests {
             gathered.take("", "x//", Version::default);
             gathered.take("", "/", Version::default);
             gathered.take("", "..", Version::default);
-            let names = gathered.finish("", &unshown);
+            let (names, bad) = gathered.finish();
+            unshown.note("", &bad);
             let shown: Vec<_> = names.iter().map(|n| (&*n.name, matches!(n.kind, Kind::Dir))).collect();
             assert_eq!(shown, [("a", true), ("x", true)]);
             assert_eq!(unshown.count(), 2);

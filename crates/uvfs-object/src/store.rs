@@ -324,15 +324,15 @@ impl Listing {
     /// # Errors
     /// Those of [`errno`].
     pub(crate) async fn complete(&self, listed: &mut [Listed]) -> Result<(), Failed> {
-        let untold: Vec<_> =
-            listed.iter_mut().filter(|entry| !entry.is_dir && entry.version.is_none()).collect();
-        let asked = futures_util::stream::iter(untold).map(|entry| async {
-            entry.version = self.store.head(&entry.key).await?;
-            Ok::<_, Failed>(())
+        let untold = listed.iter().enumerate().filter(|(_, entry)| !entry.is_dir && entry.version.is_none());
+        let untold: Vec<_> = untold.map(|(at, entry)| (at, entry.key.clone())).collect();
+        let asked = untold.into_iter().map(|(at, key)| {
+            let store = self.store.clone();
+            async move { (at, store.head(&key).await) }
         });
-        let mut asked = asked.buffer_unordered(HEADS);
-        while let Some(done) = asked.next().await {
-            done?;
+        let mut asked = futures_util::stream::iter(asked).buffer_unordered(HEADS);
+        while let Some((at, version)) = asked.next().await {
+            listed[at].version = version?;
         }
         Ok(())
     }

@@ -34,6 +34,9 @@ pub(crate) const ALWAYS: Duration = Duration::from_secs(1 << 20);
 /// Bytes of a value in memory of its own, beside the value.
 const HEAP: u64 = 16;
 
+const BATCH_BITS: u32 = 24;
+const BATCH_MAX: u64 = (1 << BATCH_BITS) - 1;
+
 /// What is known of a directory's names. Times are milliseconds of the tree's clock.
 #[derive(Debug, Default)]
 pub(crate) struct DirState {
@@ -52,7 +55,7 @@ pub(crate) struct ObjectNode {
     what: What,
     /// When the store told last that the name leads here.
     told: AtomicU64,
-    /// The listing that told it; 0: another call.
+    /// The listing that told it, and in the low bits the batch; 0: another call.
     listing: AtomicU64,
     external: Arc<ExternalBytes>,
 }
@@ -97,7 +100,12 @@ impl ObjectNode {
 
     /// The listing that told the name last.
     pub(crate) fn listing(&self) -> u64 {
-        self.listing.load(Relaxed)
+        self.listing.load(Relaxed) >> BATCH_BITS
+    }
+
+    /// The batch of that listing.
+    pub(crate) fn batch(&self) -> u64 {
+        self.listing.load(Relaxed) & BATCH_MAX
     }
 
     /// Whether this is the node of what the store tells now.
@@ -314,9 +322,9 @@ impl Tree {
     }
 
     /// The store told that a name leads to a node.
-    pub(crate) fn told(&self, node: &Node, listing: u64) {
+    pub(crate) fn told(&self, node: &Node, listing: u64, batch: u64) {
         node.data().told.store(self.now(), Relaxed);
-        node.data().listing.store(listing, Relaxed);
+        node.data().listing.store(listing << BATCH_BITS | batch.min(BATCH_MAX), Relaxed);
     }
 
     /// The attributes of a node as the kernel gets them.
