@@ -18,7 +18,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("uvfs-fuser", &["uvfs-cache"]),
     ("uvfs-fuse-backend", &["uvfs-cache"]),
     ("uvfs-control", &["uvfs", "uvfs-drivers", "uvfs-fuse"]),
-    ("uvfs-cli", &["uvfs", "uvfs-drivers", "uvfs-fuse", "uvfs-control"]),
+    ("uvfs-cli", &["uvfs", "uvfs-drivers", "uvfs-fuse", "uvfs-control", "uvfs-object"]),
     ("uvfs-path", &["uvfs-cache"]),
     ("uvfs-object", &["uvfs-cache", "uvfs-path"]),
     ("uvfs-tests", &["uvfs-sync", "uvfs-cache", "uvfs", "uvfs-drivers", "uvfs-fuse"]),
