@@ -5,8 +5,6 @@
 
 use std::fmt;
 
-use url::Url;
-
 /// Why a text is no location of an object store. One sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LocationError {
@@ -44,12 +42,13 @@ impl Location {
         // The text is not repeated if it could have a password in it.
         let shown = |text: &str| if text.contains('@') { "the URL".to_owned() } else { text.to_owned() };
         let (scheme, rest) = text.split_once("://").ok_or_else(|| LocationError::NoUrl(shown(text)))?;
-        // Parsed as a URL only to see what it would carry. A prefix is taken as it is written: keys are not encoded.
-        let url = Url::parse(text).map_err(|_| LocationError::NoUrl(shown(text)))?;
+        // A prefix is taken as it is written: keys are not encoded.
         let (host, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-        let secret = !url.username().is_empty() || url.password().is_some();
-        if secret || host.contains('@') || text.contains(['?', '#']) {
+        if host.contains('@') || text.contains(['?', '#']) {
             return Err(LocationError::Secret);
+        }
+        if scheme.is_empty() || !scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b)) {
+            return Err(LocationError::NoUrl(shown(text)));
         }
         if host.is_empty() && !matches!(scheme, "fs" | "memory") {
             return Err(LocationError::NoBucket(shown(text)));
