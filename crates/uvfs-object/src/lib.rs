@@ -30,6 +30,8 @@ mod object_fs;
 mod object_reader;
 mod options;
 mod store;
+#[cfg(test)]
+mod tests;
 mod tree;
 mod version;
 

@@ -220,7 +220,7 @@ impl Filesystem for ObjectFs {
     }
 
     async fn lookup(&self, req: Request, parent: Inode, name: &OsStr) -> Result<ReplyEntry> {
-        self.0.calls.run(req.unique, self.0.finder.lookup(parent, name)).await
+        self.0.calls.run((req.unique, req.pid), self.0.finder.lookup(parent, name)).await
     }
 
     async fn forget(&self, _req: Request, inode: Inode, nlookup: u64) {
@@ -240,11 +240,11 @@ impl Filesystem for ObjectFs {
         if flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32 {
             return read_only();
         }
-        self.0.calls.run(req.unique, self.0.open_file(inode)).await
+        self.0.calls.run((req.unique, req.pid), self.0.open_file(inode)).await
     }
 
     async fn read(&self, req: Request, inode: Inode, fh: u64, offset: u64, size: u32) -> Result<ReplyData> {
-        self.0.calls.run(req.unique, self.0.read_file(inode, fh, offset, size)).await
+        self.0.calls.run((req.unique, req.pid), self.0.read_file(inode, fh, offset, size)).await
     }
 
     async fn release(
@@ -272,7 +272,7 @@ impl Filesystem for ObjectFs {
         fh: u64,
         offset: i64,
     ) -> Result<ReplyDirectory<impl Stream<Item = Result<DirectoryEntry>> + Send + 'a>> {
-        let entries = self.0.calls.run(req.unique, self.0.entries(fh, offset as u64)).await?;
+        let entries = self.0.calls.run((req.unique, req.pid), self.0.entries(fh, offset as u64)).await?;
         Ok(ReplyDirectory { entries: entries.names() })
     }
 
@@ -284,7 +284,7 @@ impl Filesystem for ObjectFs {
         offset: u64,
         _lock_owner: u64,
     ) -> Result<ReplyDirectoryPlus<impl Stream<Item = Result<DirectoryEntryPlus>> + Send + 'a>> {
-        let entries = self.0.calls.run(req.unique, self.0.entries(fh, offset)).await?;
+        let entries = self.0.calls.run((req.unique, req.pid), self.0.entries(fh, offset)).await?;
         Ok(ReplyDirectoryPlus { entries: entries.nodes() })
     }
 
@@ -301,7 +301,9 @@ impl Filesystem for ObjectFs {
     }
 
     async fn interrupt(&self, _req: Request, unique: u64) -> Result<()> {
-        self.0.calls.interrupt(unique);
+        // The kernel need not wait for the outcome.
+        let core = self.0.clone();
+        tokio::spawn(async move { core.calls.interrupt(unique).await });
         Ok(())
     }
 

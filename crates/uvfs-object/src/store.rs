@@ -185,6 +185,9 @@ impl Store {
     async fn probe(&self, location: &Location, timeout: Duration) -> Result<(), OpenError> {
         let asked = async { self.first(&self.prefix).await };
         match tokio::time::timeout(timeout, asked).await {
+            Ok(Ok(None)) if !self.prefix.is_empty() => {
+                Err(OpenError(format!("cannot use {location}: no key begins with {:?}", self.prefix)))
+            }
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(OpenError(format!("cannot list {location}: {}", why(&error)))),
             Err(_) => Err(OpenError(format!("cannot list {location}: no answer within {timeout:?}"))),

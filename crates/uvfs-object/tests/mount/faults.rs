@@ -138,6 +138,8 @@ pub fn refused() {
     // Without credentials, or with wrong ones, the server refuses.
     let denied = said("s3://demo", format!("http://{}", served.address));
     assert!(denied.starts_with("cannot list s3://demo/: "), "{denied}");
+    let missing = mount(&Location::parse("memory:///no/such").expect("a location"), &options(), dir.path());
+    assert!(missing.expect_err("refused").to_string().contains("no key begins with"));
     let missing = mount(&Location::parse("fs:///nowhere-at-all").expect("a location"), &options(), dir.path());
     assert!(missing.expect_err("refused").to_string().ends_with("is no directory"));
     assert!(mount(&Location::parse("nosuch://x/y").expect("a location"), &options(), dir.path()).is_err());
