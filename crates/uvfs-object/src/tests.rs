@@ -40,7 +40,7 @@ async fn read(fs: &ObjectFs, path: &str) -> Result<Vec<u8>, i32> {
 async fn works(op: Operator) {
     let large: Vec<u8> = (0..400_000u32).map(|n| (n % 251) as u8).collect();
     op.write("p/d/large", large.clone()).await.expect("written");
-    op.write("p/d/empty", Vec::new()).await.expect("written");
+    op.write("p/d/empty", "").await.expect("written");
     op.write("p/small", "abc").await.expect("written");
     let fs = ObjectFs::new(op.clone(), "p/", &ObjectOptions::default()).expect("tables");
     assert!(read(&fs, "d/large").await == Ok(large));
