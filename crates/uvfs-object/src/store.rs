@@ -91,6 +91,14 @@ fn errno(what: &str, key: &str, error: &opendal::Error) -> Failed {
     errno
 }
 
+/// OpenDAL's client of HTTP, its cryptography, and its services by scheme: once a process.
+fn prepare() {
+    // An error means that the program has installed another.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    opendal::init_default_registry();
+    opendal_http_transport_reqwest::install_default();
+}
+
 fn operator(location: &Location, options: &ObjectOptions) -> Result<(Operator, String), OpenError> {
     let failed = |error: opendal::Error| OpenError(format!("cannot use {location}: {}", why(&error)));
     let prefix = location.prefix().to_owned();
@@ -124,7 +132,7 @@ fn operator(location: &Location, options: &ObjectOptions) -> Result<(Operator, S
 
 /// A service that a feature of this crate has switched on.
 fn other(scheme: &str, location: &Location, options: &ObjectOptions) -> Result<Operator, OpenError> {
-    opendal::init_default_registry();
+    prepare();
     let mut uri = vec![];
     if let Some(endpoint) = &options.endpoint {
         uri.push(("endpoint".to_owned(), endpoint.clone()));
@@ -157,8 +165,6 @@ pub(crate) struct Read {
 impl Store {
     /// The store at a location, once it has answered a LIST of one key.
     pub(crate) async fn open(location: &Location, options: &ObjectOptions) -> Result<Self, OpenError> {
-        // An error means that it is installed already.
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let (op, prefix) = operator(location, options)?;
         let store = Self::new(op, &prefix, options);
         store.probe(location, options.call_timeout).await?;
@@ -167,6 +173,7 @@ impl Store {
 
     /// A store behind an operator, with the layers that every call goes through.
     pub(crate) fn new(op: Operator, prefix: &str, options: &ObjectOptions) -> Self {
+        prepare();
         let timeout = options.call_timeout;
         let retry = RetryLayer::new()
             .with_jitter()

@@ -43,7 +43,6 @@ impl Served {
     }
 
     pub fn operator(&self) -> Operator {
-        rustls_ready();
         let builder = S3::default()
             .bucket(BUCKET)
             .region("us-east-1")
@@ -52,11 +51,6 @@ impl Served {
             .secret_access_key(SECRET);
         Operator::new(builder).expect("an operator")
     }
-}
-
-/// OpenDAL's client wants a provider of cryptography, also for plain HTTP.
-fn rustls_ready() {
-    let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
 /// A mount. The order of the fields is that of their end: first the mount.
