@@ -21,6 +21,7 @@ mod memory_keeper;
 mod metrics;
 mod mount;
 mod mount_helper;
+mod object;
 mod options;
 mod preload;
 mod print;

@@ -18,6 +18,7 @@ use crate::control;
 use crate::kernfs;
 use crate::metrics::Listener;
 use crate::mount_helper;
+use crate::object;
 use crate::options::Ctl;
 use crate::preload::Preload;
 use crate::print::say;
@@ -42,6 +43,9 @@ pub fn help(asked: &mount_helper::Asked) -> Result<()> {
         return serve(&asked.mount);
     }
     let (what, _) = asked.mount.what()?;
+    if let Some(url) = object::url(what) {
+        return object::check(&asked.mount, url);
+    }
     let mut source = Source::parse(what)?;
     source.check(&options::parse(&asked.mount.options, source.name())?.driver)
 }
@@ -60,6 +64,9 @@ pub fn run(args: &args::Mount) -> Result<()> {
 
 fn serve(args: &args::Mount) -> Result<()> {
     let (what, dir) = args.what()?;
+    if let Some(url) = object::url(what) {
+        return object::serve(args, url);
+    }
     let mut source = Source::parse(what)?;
     let options::Parsed { mut mount, ctl, memory, driver } = options::parse(&args.options, source.name())?;
     mount.fsname.get_or_insert_with(|| what.to_owned());

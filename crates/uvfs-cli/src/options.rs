@@ -25,6 +25,7 @@ enum Of {
     Tmpfs,
     Ext4,
     Mirror,
+    Object,
 }
 
 impl Of {
@@ -35,6 +36,7 @@ impl Of {
             Self::Tmpfs => Some("tmpfs"),
             Self::Ext4 => Some("ext4"),
             Self::Mirror => Some("mirror"),
+            Self::Object => Some("object"),
         }
     }
 }
@@ -142,6 +144,11 @@ const KNOWN: &[Known] = &[
         "preload",
         "fill the cache in the background, until all is in it or memory= is nearly used up (.uvfs/preload says how far it is)",
     ),
+    value(Of::Object, "endpoint", "URL", "the server, such as http://127.0.0.1:9000; else the environment's, or the scheme's own"),
+    value(Of::Object, "region", "NAME", "the region of S3; else the environment's, or us-east-1"),
+    value(Of::Object, "ttl", "SECONDS", "how long names are believed after the store told them (default 60)"),
+    value(Of::Object, "part-size", "BYTES", "most bytes of one ranged read (default 8m)"),
+    value(Of::Object, "read-ahead", "BYTES", "most bytes that are read ahead of a sequential reader (default 32m; 0: none)"),
 ];
 
 /// Options of a file system, still as text: name and value.
@@ -356,11 +363,12 @@ pub fn help() -> String {
         lines.map(|known| format!("  {:<20} {}\n", shown(known), known.help)).collect()
     };
     format!(
-        "Options after -o:\n{}\nOptions after -o for tmpfs:\n{}\nOptions after -o for ext4:\n{}\nOptions after -o for mirror:\n{}",
+        "Options after -o:\n{}\nOptions after -o for tmpfs:\n{}\nOptions after -o for ext4:\n{}\nOptions after -o for mirror:\n{}\nOptions after -o for object:\n{}",
         list(Of::Mount),
         list(Of::Tmpfs),
         list(Of::Ext4),
-        list(Of::Mirror).trim_end_matches('\n')
+        list(Of::Mirror),
+        list(Of::Object).trim_end_matches('\n')
     )
 }
 

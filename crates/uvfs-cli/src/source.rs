@@ -23,10 +23,10 @@ use crate::suggest;
 use crate::sys;
 
 /// The sources that can be named as SOURCE.
-const SOURCES: &str = "tmpfs, mirror:SRC (a directory), ext4:IMAGE (a file or block device with an ext2, ext3 or ext4), kernfs:FILE (a TOML file that declares a tree), or generated:SPEC such as generated:depth=2,files=100";
+const SOURCES: &str = "tmpfs, mirror:SRC (a directory), ext4:IMAGE (a file or block device with an ext2, ext3 or ext4), kernfs:FILE (a TOML file that declares a tree), object:URL (an object store, read-only), or generated:SPEC such as generated:depth=2,files=100";
 
 /// The names of drivers.
-pub const DRIVERS: [&str; 5] = ["tmpfs", "mirror", "ext4", "kernfs", "generated"];
+pub const DRIVERS: [&str; 6] = ["tmpfs", "mirror", "ext4", "kernfs", "object", "generated"];
 /// Those with a path after the name.
 const OF_A_PATH: [&str; 3] = ["mirror", "ext4", "kernfs"];
 
@@ -100,6 +100,8 @@ impl Source {
             ("mirror", None | Some("")) => bail!("mirror needs a directory: mirror:/path"),
             ("ext4", None | Some("")) => bail!("ext4 needs an image or a block device: ext4:/path"),
             ("kernfs", None | Some("")) => bail!("kernfs needs a TOML file: kernfs:/path"),
+            // One with a URL is served by `crate::object`.
+            ("object", _) => bail!("object needs the URL of a store: object:s3://BUCKET/PREFIX"),
             ("ext4", Some(image)) => Ok(Self::Ext4(image.into(), None)),
             ("kernfs", Some(file)) => {
                 let (file, spec) = kernfs::read(Path::new(file))?;
@@ -340,6 +342,7 @@ mod tests {
         for text in ["mirror", "mirror:"] {
             assert_eq!(refused(text), "mirror needs a directory: mirror:/path");
         }
+        assert_eq!(refused("object"), "object needs the URL of a store: object:s3://BUCKET/PREFIX");
         assert_eq!(refused("ext4"), "ext4 needs an image or a block device: ext4:/path");
         assert_eq!(refused("kernfs:"), "kernfs needs a TOML file: kernfs:/path");
         assert!(refused("tmpfs:size=1g").contains("options follow -o"));

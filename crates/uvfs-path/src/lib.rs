@@ -50,5 +50,13 @@ mod uses;
 pub use options::PathOptions;
 pub use path_fs::{PathFs, PathHandle};
 
+// For this project's own crates: a server on fuse3 that keeps a limit.
+#[doc(hidden)]
+pub mod machinery {
+    //! Waiting for memory, and the kernel as a holder of nodes.
+    pub use crate::limit::{KernelHolder, Writing, fuse_descriptors, session_device};
+    pub use crate::patience::{Patience, Pauses};
+}
+
 #[doc(no_inline)]
 pub use uvfs_cache::{Counters, Ttl};

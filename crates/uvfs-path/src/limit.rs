@@ -8,7 +8,7 @@
 //! only what the kernel does not hold.
 //!
 //! The kernel locks a directory while a request about a name in it is pending, and an invalidation waits for that lock.
-//! So directories in which the back end is being asked are passed over ([`Uses`]).
+//! So directories in which the back end is being asked are passed over.
 
 use std::fs::File;
 use std::io::Write;
@@ -20,8 +20,6 @@ use parking_lot::Mutex;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use uvfs_cache::{Errno, InodeId, NodeHolder};
 
-use crate::uses::Uses;
-
 const HEADER: usize = 16;
 const INVAL_ENTRY: i32 = 3;
 const PRUNE: i32 = 9;
@@ -29,7 +27,7 @@ const PRUNE: i32 = 9;
 const BLOCKED: Duration = Duration::from_millis(2);
 
 /// Descriptors of `/dev/fuse` that this process has open, in order.
-pub(crate) fn fuse_descriptors() -> Vec<i32> {
+pub fn fuse_descriptors() -> Vec<i32> {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
     let mut found: Vec<i32> = entries
         .filter_map(Result::ok)
@@ -41,7 +39,7 @@ pub(crate) fn fuse_descriptors() -> Vec<i32> {
 }
 
 /// A duplicate of the one descriptor of `/dev/fuse` that is not among `before`.
-pub(crate) fn session_device(before: &[i32]) -> Option<File> {
+pub fn session_device(before: &[i32]) -> Option<File> {
     let new: Vec<i32> = fuse_descriptors().into_iter().filter(|fd| !before.contains(fd)).collect();
     let &[fd] = &new[..] else { return None };
     let process = pidfd_open(getpid(), PidfdFlags::empty()).ok()?;
@@ -49,25 +47,29 @@ pub(crate) fn session_device(before: &[i32]) -> Option<File> {
 }
 
 /// Since when the balancing thread has been writing to the kernel.
-#[derive(Clone, Default)]
-pub(crate) struct Writing(Arc<Mutex<Option<Instant>>>);
+#[derive(Clone, Debug, Default)]
+pub struct Writing(Arc<Mutex<Option<Instant>>>);
 
 impl Writing {
     /// Whether the balancing thread may be waiting for a request.
-    pub(crate) fn is_blocked(&self) -> bool {
+    pub fn is_blocked(&self) -> bool {
         self.0.lock().is_some_and(|since| since.elapsed() > BLOCKED)
     }
 }
 
 /// The kernel, through the session's device.
-pub(crate) struct Kernel {
-    pub(crate) device: File,
-    pub(crate) root: InodeId,
-    pub(crate) uses: Uses,
-    pub(crate) writing: Writing,
+pub struct KernelHolder {
+    /// A duplicate of the session's device.
+    pub device: File,
+    /// The root, whose node id is 1.
+    pub root: InodeId,
+    /// Whether the back end is being asked about names in a directory.
+    pub is_used: Box<dyn Fn(InodeId) -> bool + Send>,
+    /// Shared with requests that wait for memory.
+    pub writing: Writing,
 }
 
-impl Kernel {
+impl KernelHolder {
     fn number(&self, id: InodeId) -> u64 {
         if id == self.root { crate::table::ROOT } else { id.as_u64() }
     }
@@ -102,7 +104,7 @@ fn prune(nodes: &[u64]) -> Vec<u8> {
     frame(PRUNE, &[&(nodes.len() as u32).to_ne_bytes(), &[0; 12], &ids])
 }
 
-impl NodeHolder for Kernel {
+impl NodeHolder for KernelHolder {
     fn prune(&mut self, nodes: &[InodeId]) -> Result<(), Errno> {
         let nodes: Vec<u64> = nodes.iter().map(|id| self.number(*id)).collect();
         self.send(&prune(&nodes))
@@ -114,7 +116,7 @@ impl NodeHolder for Kernel {
     }
 
     fn is_waited_in(&self, dir: InodeId, _for_ever: bool) -> bool {
-        self.uses.is_used(dir)
+        (self.is_used)(dir)
     }
 }
 

@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// The longest that a request waits for memory.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     waiting: Vec<Waker>,
     /// Moves when the waiters are woken.
@@ -26,8 +26,8 @@ struct State {
 }
 
 /// The tasks that wait for memory.
-#[derive(Clone, Default)]
-pub(crate) struct Pauses(Arc<Mutex<State>>);
+#[derive(Clone, Debug, Default)]
+pub struct Pauses(Arc<Mutex<State>>);
 
 impl Pauses {
     /// A pause. If there can be no thread, there is none either.
@@ -71,7 +71,8 @@ impl Pauses {
 }
 
 /// One request's patience.
-pub(crate) struct Patience<'a> {
+#[derive(Debug)]
+pub struct Patience<'a> {
     pauses: &'a Pauses,
     begin: Option<Instant>,
     /// The last attempt found no memory. An ENOMEM of the back end is no reason to ask it again.
@@ -79,22 +80,23 @@ pub(crate) struct Patience<'a> {
 }
 
 impl<'a> Patience<'a> {
-    pub(crate) fn new(pauses: &'a Pauses) -> Self {
+    /// A request that has not waited yet.
+    pub fn new(pauses: &'a Pauses) -> Self {
         Self { pauses, begin: None, short: AtomicBool::new(false) }
     }
 
     /// Whether the request may exceed the limit by 4% now: the balancing thread may be waiting for this very request.
-    pub(crate) fn is_long(&self) -> bool {
+    pub fn is_long(&self) -> bool {
         self.begin.is_some_and(|begin| begin.elapsed() > PATIENCE / 2)
     }
 
     /// An attempt found no memory.
-    pub(crate) fn note_short(&self) {
+    pub fn note_short(&self) {
         self.short.store(true, Ordering::Relaxed);
     }
 
     /// After an error: whether memory was short, and another attempt is due. Waits before it.
-    pub(crate) async fn again(&mut self) -> bool {
+    pub async fn again(&mut self) -> bool {
         let short = std::mem::take(self.short.get_mut());
         if !short || self.begin.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
             return false;

@@ -19,7 +19,7 @@ use uvfs_cache::{
 };
 
 use crate::attr::{fmt_of, now, to_cache, to_kernel};
-use crate::limit::{Kernel, Writing, fuse_descriptors, session_device};
+use crate::limit::{KernelHolder, Writing, fuse_descriptors, session_device};
 use crate::open_files::OpenFiles;
 use crate::options::PathOptions;
 use crate::patience::{Patience, Pauses};
@@ -104,7 +104,8 @@ impl Table {
     pub(crate) fn keep_limit(&self) -> Option<Balancer> {
         let device = session_device(&self.before)?;
         let (uses, writing) = (self.uses.clone(), self.writing.clone());
-        self.cache().balance(Kernel { device, root: self.root, uses, writing }).ok()
+        let is_used = Box::new(move |id| uses.is_used(id));
+        self.cache().balance(KernelHolder { device, root: self.root, is_used, writing }).ok()
     }
 
     pub(crate) fn patience(&self) -> Patience<'_> {

@@ -129,7 +129,7 @@ fn the_lists_of_options_are_those_of_the_command() {
 
 #[test]
 fn values_of_options_are_those_of_the_command() {
-    let headings = ["Options of every mount", "tmpfs", "mirror", "ext4", "kernfs"];
+    let headings = ["Options of every mount", "tmpfs", "mirror", "object", "ext4", "kernfs"];
     let items: Vec<_> = headings.iter().flat_map(|heading| items("mount", heading)).collect();
     for (_, name, value) in options::table() {
         let item = items.iter().find(|item| item[0] == "Cm" && item[1] == name).expect(name);

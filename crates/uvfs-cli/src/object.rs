@@ -1,0 +1,196 @@
+//! `uvfs mount object:URL`: object stores, in a command that was built with the feature `object`.
+//!
+//! Such a mount has its own front end, on fuse3, because its requests wait for a network and not on threads. So there is no
+//! `.uvfs`, and what needs it is refused.
+
+use anyhow::{Result, bail};
+
+use crate::args;
+
+/// The URL of a source of this kind.
+pub fn url(what: &str) -> Option<&str> {
+    what.strip_prefix("object:").filter(|url| !url.is_empty())
+}
+
+#[cfg(not(feature = "object"))]
+mod here {
+    use super::{Result, args, bail};
+
+    pub fn check(_args: &args::Mount, _url: &str) -> Result<()> {
+        bail!(
+            "this uvfs was built without object stores; one with them comes from: \
+             cargo build --release -p uvfs-cli --features object"
+        )
+    }
+
+    pub fn serve(args: &args::Mount, url: &str) -> Result<()> {
+        check(args, url)
+    }
+}
+
+#[cfg(feature = "object")]
+mod here {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use anyhow::Context;
+    use uvfs_drivers::tmpfs::amount;
+    use uvfs_object::{Location, MountedStore, ObjectOptions};
+
+    use super::{Result, args, bail};
+    use crate::options::{self, Ctl, Parsed};
+    use crate::print::say;
+    use crate::signals::{Asked, Signals};
+    use crate::{daemon, log};
+
+    /// How long the users of the mount have to finish before it ends under them.
+    const GRACE: Duration = Duration::from_secs(1);
+
+    fn seconds(name: &str, text: &str) -> Result<Duration> {
+        let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        seconds.with_context(|| format!("{name}={text}: expected seconds, such as 60 or 0.5"))
+    }
+
+    fn bytes(name: &str, text: &str) -> Result<u64> {
+        amount(text).with_context(|| format!("{name}={text}: expected bytes, such as 8388608 or 8m"))
+    }
+
+    fn options_of(parsed: Parsed) -> Result<ObjectOptions> {
+        let Parsed { mount, ctl, memory, driver } = parsed;
+        if ctl == Ctl::Show {
+            bail!("ctl=show: an object store has no .uvfs");
+        }
+        if mount.timeout.is_some() {
+            bail!("timeout= is not for object stores: give ttl=");
+        }
+        let mut options = ObjectOptions {
+            memory,
+            allow_other: mount.allow_other,
+            fsname: mount.fsname,
+            ..ObjectOptions::default()
+        };
+        for (name, value) in driver {
+            match name {
+                "endpoint" => options.endpoint = Some(value),
+                "region" => options.region = Some(value),
+                "ttl" => options.ttl = seconds(name, &value)?,
+                "part-size" => match bytes(name, &value)? {
+                    0 => bail!("part-size=0: expected at least one byte"),
+                    size => options.part_size = size,
+                },
+                "read-ahead" => options.read_ahead = bytes(name, &value)?,
+                _ => bail!("option {name} is in the table but not understood"),
+            }
+        }
+        Ok(options)
+    }
+
+    fn checked(args: &args::Mount, url: &str) -> Result<(Location, ObjectOptions)> {
+        let location = Location::parse(url)?;
+        if args.metrics.is_some() {
+            bail!("--metrics shows the figures of .uvfs, which an object store does not have");
+        }
+        Ok((location, options_of(options::parse(&args.options, "object")?)?))
+    }
+
+    pub fn check(args: &args::Mount, url: &str) -> Result<()> {
+        checked(args, url).map(drop)
+    }
+
+    pub fn serve(args: &args::Mount, url: &str) -> Result<()> {
+        let (_, dir) = args.what()?;
+        let (location, options) = checked(args, url)?;
+        if args.daemon && !args.daemon_child {
+            return daemon::start(args);
+        }
+        if args.daemon_child {
+            daemon::leave_terminal()?;
+        }
+        let signals = Signals::block()?;
+        let mounted = Arc::new(uvfs_object::mount(&location, &options, dir)?);
+        if args.daemon_child {
+            daemon::ready()?;
+        } else {
+            let dir = dir.display();
+            say(format_args!(
+                "{location} is mounted read-only on {dir}; to end it press Ctrl-C, or: uvfs umount {dir}"
+            ));
+        }
+        let asked = Arc::clone(&mounted);
+        std::thread::Builder::new()
+            .name("uvfs-signals".into())
+            .spawn(move || end_at_signal(signals, &asked))
+            .context("cannot start a thread")?;
+        let outcome = mounted.wait().with_context(|| {
+            format!("{location} on {} has ended: the connection to the kernel broke", dir.display())
+        });
+        if let (Err(error), true) = (&outcome, args.daemon_child) {
+            log::tell_system(&format!("{error:#}"));
+        }
+        outcome
+    }
+
+    /// Unmounts at a signal, and ends the process even if the mount is in use: its users get errors, never a hang.
+    fn end_at_signal(mut signals: Signals, mounted: &MountedStore) {
+        loop {
+            match signals.wait() {
+                Ok(Asked::Reload) => tracing::warn!("SIGHUP is ignored: an object store has nothing to reload"),
+                Ok(Asked::End(signal)) => {
+                    tracing::info!(%signal, "unmounting");
+                    break;
+                }
+                Err(error) => {
+                    tracing::error!("{error:#}");
+                    break;
+                }
+            }
+        }
+        let status = match mounted.unmount() {
+            Ok(()) => 0,
+            Err(error) => {
+                say(format_args!("not unmounted: {error}"));
+                1
+            }
+        };
+        if status == 0 && mounted.wait_for(GRACE) {
+            // The main thread returns.
+            return;
+        }
+        std::process::exit(status)
+    }
+}
+
+pub use here::{check, serve};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_store_has_a_url() {
+        assert_eq!(url("object:s3://bucket/x"), Some("s3://bucket/x"));
+        assert_eq!(url("object:"), None);
+        assert_eq!(url("mirror:object:"), None);
+    }
+
+    #[cfg(not(feature = "object"))]
+    #[test]
+    fn without_the_feature_one_sentence_says_how_to_get_it() {
+        let args = args::Mount::default();
+        let said = serve(&args, "s3://bucket").expect_err("not built in").to_string();
+        assert!(said.ends_with("cargo build --release -p uvfs-cli --features object"), "{said}");
+    }
+
+    #[cfg(feature = "object")]
+    #[test]
+    fn options_and_urls_are_checked() {
+        let with = |options: &str| args::Mount { options: vec![options.to_owned()], ..args::Mount::default() };
+        check(&with("ro,endpoint=http://x:9000,ttl=0.5,part-size=1m,read-ahead=0,memory=64m"), "s3://b/p").expect("good");
+        let refused = |options: &str, url: &str| check(&with(options), url).expect_err("refused").to_string();
+        assert!(refused("ttl=soon", "s3://b").contains("expected seconds"));
+        assert!(refused("part-size=0", "s3://b").contains("at least one byte"));
+        assert!(refused("timeout=1", "s3://b").contains("give ttl="));
+        let secret = refused("", "s3://key:topsecret@b");
+        assert!(secret.contains("may not carry credentials") && !secret.contains("topsecret"), "{secret}");
+    }
+}

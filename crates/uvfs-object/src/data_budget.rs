@@ -1,0 +1,100 @@
+//! The bound on data in memory: parts of objects that were read, or are being read.
+//!
+//! A part takes its bytes before it is asked for, and gives them back when it is dropped. If there are not enough, the
+//! files that were read longest ago give up what they have and nobody waits for. A reader is never refused: if nothing
+//! can be freed, it asks for its own bytes only, and these are over the bound until the kernel has them.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use crate::object_reader::OpenObject;
+
+/// The bound.
+#[derive(Debug)]
+pub(crate) struct DataBudget {
+    limit: u64,
+    used: AtomicU64,
+    /// The most that was used.
+    peak: AtomicU64,
+    /// Orders reads.
+    clock: AtomicU64,
+    open: Mutex<Vec<Weak<OpenObject>>>,
+}
+
+/// Bytes that a part has; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct DataShare(Arc<DataBudget>, u64);
+
+impl Drop for DataShare {
+    fn drop(&mut self) {
+        self.0.used.fetch_sub(self.1, Relaxed);
+    }
+}
+
+impl DataBudget {
+    pub(crate) fn new(limit: u64) -> Arc<Self> {
+        Arc::new(Self {
+            limit,
+            used: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
+            clock: AtomicU64::new(0),
+            open: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Bytes in use now, and the most so far.
+    pub(crate) fn used(&self) -> (u64, u64) {
+        (self.used.load(Relaxed), self.peak.load(Relaxed))
+    }
+
+    /// A number that grows with each read.
+    pub(crate) fn tick(&self) -> u64 {
+        self.clock.fetch_add(1, Relaxed)
+    }
+
+    pub(crate) fn register(&self, object: &Arc<OpenObject>) {
+        let mut open = self.open.lock();
+        open.retain(|object| object.strong_count() != 0);
+        open.push(Arc::downgrade(object));
+    }
+
+    /// Take bytes, whatever the bound says.
+    pub(crate) fn overdraw(self: &Arc<Self>, bytes: u64) -> DataShare {
+        let now = self.used.fetch_add(bytes, Relaxed) + bytes;
+        self.peak.fetch_max(now, Relaxed);
+        DataShare(self.clone(), bytes)
+    }
+
+    fn try_take(self: &Arc<Self>, bytes: u64) -> Option<DataShare> {
+        let fits = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.limit);
+        let was = self.used.fetch_update(Relaxed, Relaxed, fits).ok()?;
+        self.peak.fetch_max(was + bytes, Relaxed);
+        Some(DataShare(self.clone(), bytes))
+    }
+
+    /// Take bytes if there are enough, or if idle files can free them. The caller may hold its own file's lock.
+    pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Option<DataShare> {
+        if let Some(share) = self.try_take(bytes) {
+            return Some(share);
+        }
+        if bytes > self.limit {
+            return None;
+        }
+        let mut open: Vec<_> = self.open.lock().iter().filter_map(Weak::upgrade).collect();
+        open.sort_by_key(|object| object.last_read());
+        for object in open {
+            if object.give_up()
+                && let Some(share) = self.try_take(bytes)
+            {
+                return Some(share);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,229 @@
+//! Open directories: names of a listing, from any place on.
+//!
+//! The place after an entry is the listing's number and the entry's index: so the kernel's own cache of names never joins
+//! the beginning of one listing to the end of another. A reader that begins anew after the TTL gets a new listing.
+//!
+//! An entry with a node is a lookup of the kernel's. It counts when it is taken, and is taken back if it turns out that
+//! the reply had no room for it: then the stream is dropped before another entry is taken.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use fuse3::Result;
+use fuse3::raw::reply::{DirectoryEntry, DirectoryEntryPlus};
+use futures_util::Stream;
+use parking_lot::Mutex;
+use uvfs_cache::NodeKnown;
+
+use crate::listings::{Batch, DirListing, Listings};
+use crate::object_fs::kind_of;
+use crate::store::Failed;
+use crate::tree::{ALWAYS, Node, ROOT, Tree};
+
+/// FUSE_UNKNOWN_INO of libfuse: the number of an entry whose node is not known.
+const UNKNOWN: u64 = 0xffff_ffff;
+/// "." and "..".
+const DOTS: usize = 2;
+/// Entries that one reply is made from: more than fit into the longest.
+const REPLY: usize = 1024;
+const INDEX_BITS: u32 = 32;
+
+/// An open directory.
+pub(crate) struct DirHandle {
+    node: Node,
+    fh: u64,
+    listing: Mutex<Option<Arc<DirListing>>>,
+}
+
+impl DirHandle {
+    pub(crate) fn new(node: Node, fh: u64) -> Self {
+        Self { node, fh, listing: Mutex::default() }
+    }
+
+    pub(crate) fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// The listing that a place belongs to, and the index in it.
+    fn at(&self, listings: &Listings, tree: &Tree, offset: u64) -> std::result::Result<(Arc<DirListing>, usize), Failed> {
+        let mut own = self.listing.lock();
+        let (number, index) = (offset >> INDEX_BITS, offset & ((1 << INDEX_BITS) - 1));
+        if let Some(listing) = &*own {
+            let is_own = listing.number & (u64::MAX >> (INDEX_BITS + 1)) == number;
+            let is_new = offset == 0 && !tree.left(listing.began).is_zero() && !listing.is_failed();
+            if is_own || is_new {
+                return Ok((listing.clone(), index as usize));
+            }
+        }
+        // Anew; or the kernel goes on in names that it has cached from another handle's listing.
+        if offset != 0 {
+            let joined = listings.join(&self.node)?;
+            if joined.number & (u64::MAX >> (INDEX_BITS + 1)) != number {
+                return Err(libc::ESTALE);
+            }
+            *own = Some(joined.clone());
+            return Ok((joined, index as usize));
+        }
+        if let Some(old) = own.take() {
+            old.leaves(self.fh);
+        }
+        let joined = listings.join(&self.node)?;
+        *own = Some(joined.clone());
+        Ok((joined, 0))
+    }
+
+    /// The entries from a place on: some of them, or none at the end.
+    ///
+    /// # Errors
+    /// What the LIST failed with. ESTALE: the place is in names that were dropped.
+    pub(crate) async fn entries(
+        &self,
+        listings: &Listings,
+        tree: Arc<Tree>,
+        offset: u64,
+    ) -> std::result::Result<Entries, Failed> {
+        let (listing, index) = self.at(listings, &tree, offset)?;
+        let name_index = index.saturating_sub(DOTS);
+        listing.reads(self.fh, name_index);
+        let batch = listing.batch(listings, name_index).await?;
+        if batch.is_none()
+            && let Some(state) = self.node.data().dir()
+        {
+            state.read.store(listing.began, Relaxed);
+        }
+        let number = (listing.number & (u64::MAX >> (INDEX_BITS + 1))) << INDEX_BITS;
+        let mut entries = Entries { tree, dir: self.node.clone(), number, ready: VecDeque::new(), taken: None };
+        entries.fill(index, batch.as_deref());
+        Ok(entries)
+    }
+}
+
+impl Drop for DirHandle {
+    fn drop(&mut self) {
+        if let Some(listing) = self.listing.lock().take() {
+            listing.leaves(self.fh);
+        }
+    }
+}
+
+struct Ready {
+    name: OsString,
+    is_dir: bool,
+    next: u64,
+    is_dot: bool,
+}
+
+/// Entries on their way to the kernel.
+pub(crate) struct Entries {
+    tree: Arc<Tree>,
+    dir: Node,
+    number: u64,
+    ready: VecDeque<Ready>,
+    /// The node of the entry that was taken last, which may not fit into the reply.
+    taken: Option<u64>,
+}
+
+impl Entries {
+    fn fill(&mut self, from: usize, batch: Option<&Batch>) {
+        let next = |index: usize| self.number | (index as u64 + 1);
+        for (at, dots) in [".", ".."].into_iter().enumerate().skip(from) {
+            self.ready.push_back(Ready { name: dots.into(), is_dir: true, next: next(at), is_dot: true });
+        }
+        let Some(batch) = batch else { return };
+        let skip = from.saturating_sub(DOTS).saturating_sub(batch.first);
+        let lines = batch.lines.iter().enumerate().skip(skip).take(REPLY);
+        let lines = lines.map(|(at, line)| Ready {
+            name: (*line.name).into(),
+            is_dir: line.is_dir,
+            next: next(batch.first + at + DOTS),
+            is_dot: false,
+        });
+        self.ready.extend(lines);
+    }
+
+    fn node(&self, entry: &Ready) -> Option<Node> {
+        if entry.is_dot {
+            return None;
+        }
+        let dir = self.tree.cache().borrow(self.dir.id())?;
+        match dir.child(entry.name.as_encoded_bytes()) {
+            NodeKnown::Hit(node) => Some(node.to_owned()),
+            _ => None,
+        }
+    }
+
+    fn number_of(&self, entry: &Ready, node: Option<&Node>) -> u64 {
+        match (entry.is_dot, node) {
+            (true, _) if entry.name == "." => self.tree.id(&self.dir),
+            (true, _) => self.dir.name().map_or(ROOT, |(parent, _)| self.tree.id(&parent)),
+            (false, node) => node.map_or(UNKNOWN, |node| self.tree.id(node)),
+        }
+    }
+
+    /// For readdir.
+    pub(crate) fn names(mut self) -> impl Stream<Item = Result<DirectoryEntry>> + Send {
+        futures_util::stream::poll_fn(move |_| {
+            let Some(entry) = self.ready.pop_front() else { return Poll::Ready(None) };
+            let inode = self.number_of(&entry, self.node(&entry).as_ref());
+            Poll::Ready(Some(Ok(DirectoryEntry {
+                inode,
+                kind: kind_of(entry.is_dir),
+                name: entry.name,
+                offset: entry.next as i64,
+            })))
+        })
+    }
+
+    /// For readdirplus.
+    pub(crate) fn nodes(self) -> NodeEntries {
+        NodeEntries(self)
+    }
+}
+
+/// Entries with nodes, each of which is a lookup.
+pub(crate) struct NodeEntries(Entries);
+
+impl Stream for NodeEntries {
+    type Item = Result<DirectoryEntryPlus>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let own = &mut self.0;
+        // Another one is taken, so the one before is in the reply.
+        own.taken = None;
+        let Some(entry) = own.ready.pop_front() else { return Poll::Ready(None) };
+        let node = own.node(&entry);
+        let inode = own.number_of(&entry, node.as_ref());
+        let (attr, entry_ttl) = match &node {
+            Some(node) => {
+                own.tree.count_lookup(node);
+                own.taken = Some(own.tree.id(node));
+                (own.tree.attr(node), own.tree.name_ttl(node))
+            }
+            // A node id of 0: listed, not looked up.
+            None => (own.tree.absent(Duration::ZERO).attr, Duration::ZERO),
+        };
+        Poll::Ready(Some(Ok(DirectoryEntryPlus {
+            inode,
+            generation: 0,
+            kind: kind_of(node.map_or(entry.is_dir, |node| node.attr().is_dir())),
+            name: entry.name,
+            offset: entry.next as i64,
+            attr,
+            entry_ttl,
+            attr_ttl: ALWAYS,
+        })))
+    }
+}
+
+impl Drop for Entries {
+    fn drop(&mut self) {
+        if let Some(id) = self.taken {
+            self.tree.forget(id, 1);
+        }
+    }
+}

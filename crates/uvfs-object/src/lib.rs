@@ -1,0 +1,42 @@
+//! Object stores as file systems, read-only: a driver on [OpenDAL](opendal), with bounded caches of names and data.
+//!
+//! The crate's README has the design, the promises and the limits.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `location`, `options` | what is mounted, and how |
+//! | `store` | calls of the store, and their errors |
+//! | `version` | the identity of an object's content |
+//! | `names` | keys that become names |
+//! | `tree` | nodes, attributes, the deadlines of names |
+//! | `listings` | LISTs, each shared by all that need it |
+//! | `lookup` | lookups |
+//! | `dir_handle` | open directories |
+//! | `object_reader`, `data_budget` | open objects, read-ahead, and the bound on data |
+//! | `calls` | requests of the kernel: deadline, cancelling |
+//! | `mounted_store` | the runtime, the mount, and their end |
+//! | `object_fs` | the file system that fuse3 mounts |
+#![deny(unsafe_code)]
+
+mod calls;
+mod data_budget;
+mod dir_handle;
+mod listings;
+mod location;
+mod lookup;
+mod mounted_store;
+mod names;
+mod object_fs;
+mod object_reader;
+mod options;
+mod store;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod version;
+
+pub use location::{Location, LocationError};
+pub use mounted_store::{MountedStore, mount, mount_fs};
+pub use object_fs::{ObjectFigures, ObjectFs, ObjectHandle};
+pub use options::{DATA_DEFAULT, ObjectOptions};
+pub use store::OpenError;

@@ -1,0 +1,318 @@
+//! Listings: LISTs of directories, each shared by all that need it.
+//!
+//! A [`DirListing`] is one LIST of one directory, taken in batches of up to four pages. A batch's names and attributes go
+//! into the tree, and stay in the listing for its readers. Whoever needs a batch first asks for it; others wait for that
+//! ([`DirListing::batch`]). So any number of lookups and readers of a cold directory make one LIST. A listing is joined for
+//! a TTL after it began. If the last that needs it goes, so does the call under way.
+//!
+//! The directory is complete in the tree only if the LIST ended without an error and all its names were cached. A LIST
+//! that fails midway fails its readers, and is not joined any more.
+//!
+//! A batch that all readers have passed is dropped, so one reader of ten million names holds two batches.
+//!
+//! Locks: the async lock of the source is held across calls of the store. The other mutexes are leaves.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use uvfs_cache::{CacheError, InodeId, NodeKnown, NodeListing, Ttl};
+use uvfs_path::machinery::Patience;
+
+use crate::names::{Gathered, Kind, Named, Unshown};
+use crate::store::{Failed, Listed, Listing, PAGE, Store};
+use crate::tree::{Node, ObjectNode, Tree};
+use crate::version::Version;
+
+/// Names in one batch: also the most that a lookup lists.
+pub(crate) const BATCH: usize = 4 * PAGE;
+
+/// One name, for readers.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) name: Box<str>,
+    pub(crate) is_dir: bool,
+}
+
+/// Names of a batch, from index `first` of the directory on.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) first: usize,
+    pub(crate) lines: Vec<Line>,
+}
+
+#[derive(Default)]
+struct Read {
+    batches: VecDeque<Arc<Batch>>,
+    /// Index after the last name that has been listed.
+    end: usize,
+    is_ended: bool,
+    failed: Option<Failed>,
+    /// Batches at the beginning were dropped.
+    headless: bool,
+    /// Readers, and the index that each may need next.
+    readers: HashMap<u64, usize>,
+}
+
+struct Source {
+    listing: Option<Listing>,
+    raw: Vec<Listed>,
+    /// The question to the cache that spans all batches.
+    whole: Option<NodeListing<ObjectNode>>,
+    /// All names so far are in the cache.
+    all_cached: bool,
+    /// Batches so far.
+    batches: u64,
+}
+
+/// One LIST of a directory.
+pub(crate) struct DirListing {
+    pub(crate) number: u64,
+    /// When it began.
+    pub(crate) began: u64,
+    dir: Node,
+    key: String,
+    source: tokio::sync::Mutex<Source>,
+    read: Mutex<Read>,
+}
+
+/// Listings that may be joined.
+pub(crate) struct Listings {
+    tree: Arc<Tree>,
+    store: Store,
+    pub(crate) unshown: Unshown,
+    joinable: Mutex<HashMap<InodeId, Weak<DirListing>>>,
+    next: AtomicU64,
+}
+
+impl Listings {
+    pub(crate) fn new(tree: Arc<Tree>, store: Store) -> Self {
+        Self { tree, store, unshown: Unshown::default(), joinable: Mutex::default(), next: AtomicU64::new(1) }
+    }
+
+    /// The listing of a directory: one that others began, or a new one.
+    ///
+    /// # Errors
+    /// ESTALE: the directory has no name any more.
+    pub(crate) fn join(&self, dir: &Node) -> Result<Arc<DirListing>, Failed> {
+        let key = self.tree.key(dir)?;
+        let mut joinable = self.joinable.lock();
+        if let Some(known) = joinable.get(&dir.id()).and_then(Weak::upgrade)
+            && known.is_joinable(&self.tree)
+        {
+            return Ok(known);
+        }
+        if joinable.len() > 64 {
+            joinable.retain(|_, listing| listing.strong_count() != 0);
+        }
+        let source = Source { listing: None, raw: Vec::new(), whole: None, all_cached: true, batches: 0 };
+        let listing = Arc::new(DirListing {
+            number: self.next.fetch_add(1, Relaxed),
+            began: self.tree.now(),
+            dir: dir.clone(),
+            key,
+            source: tokio::sync::Mutex::new(source),
+            read: Mutex::default(),
+        });
+        joinable.insert(dir.id(), Arc::downgrade(&listing));
+        Ok(listing)
+    }
+
+    /// The next that needs the directory's names asks the store.
+    pub(crate) fn forget(&self, dir: &Node) {
+        self.joinable.lock().remove(&dir.id());
+    }
+}
+
+impl DirListing {
+    fn is_joinable(&self, tree: &Tree) -> bool {
+        let read = self.read.lock();
+        read.failed.is_none() && !read.headless && !tree.left(self.began).is_zero()
+    }
+
+    /// A reader's next index: batches before the first that any reader needs are dropped.
+    pub(crate) fn reads(&self, reader: u64, from: usize) {
+        let mut read = self.read.lock();
+        read.readers.insert(reader, from);
+        let least = read.readers.values().copied().min().unwrap_or_default();
+        while read.batches.front().is_some_and(|batch| batch.first + batch.lines.len() < least) {
+            read.batches.pop_front();
+            read.headless = true;
+        }
+    }
+
+    pub(crate) fn leaves(&self, reader: u64) {
+        self.read.lock().readers.remove(&reader);
+    }
+
+    /// The batch with an index, if it was listed already.
+    fn known(&self, index: usize) -> Option<Result<Option<Arc<Batch>>, Failed>> {
+        let read = self.read.lock();
+        if index < read.end {
+            let found =
+                read.batches.iter().find(|b| (b.first..b.first + b.lines.len()).contains(&index)).cloned();
+            // A reader that went back to names that were dropped.
+            return Some(found.ok_or(libc::ESTALE).map(Some));
+        }
+        match read.failed {
+            Some(errno) => Some(Err(errno)),
+            None => read.is_ended.then_some(Ok(None)),
+        }
+    }
+
+    /// The batch with an index; `None` at the end.
+    ///
+    /// # Errors
+    /// What the LIST failed with, for all that need the batch. ESTALE: it was dropped.
+    pub(crate) async fn batch(&self, at: &Listings, index: usize) -> Result<Option<Arc<Batch>>, Failed> {
+        loop {
+            if let Some(known) = self.known(index) {
+                return known;
+            }
+            let mut source = self.source.lock().await;
+            if let Some(known) = self.known(index) {
+                return known;
+            }
+            if let Err(errno) = self.advance(at, &mut source).await {
+                self.read.lock().failed = Some(errno);
+                return Err(errno);
+            }
+        }
+    }
+
+    pub(crate) fn is_failed(&self) -> bool {
+        self.read.lock().failed.is_some()
+    }
+
+    /// One more batch. If the future is dropped, the next call goes on where this one was.
+    async fn advance(&self, at: &Listings, source: &mut Source) -> Result<(), Failed> {
+        if source.listing.is_none() {
+            source.listing = Some(at.store.list(&self.key).await?);
+        }
+        let Source { listing, raw, whole, all_cached, batches } = source;
+        let Some(listing) = listing else { return Err(libc::EIO) };
+        listing.more(BATCH, raw).await?;
+        listing.complete(raw).await?;
+        let mut gathered = Gathered::default();
+        for entry in raw.iter() {
+            // A file that has gone between LIST and HEAD is none.
+            if !entry.is_dir && entry.version.is_none() {
+                continue;
+            }
+            let version = || entry.version.clone().unwrap_or_else(Version::default);
+            gathered.take(&self.key, &entry.key, version);
+        }
+        let ended = listing.is_ended();
+        let (names, bad) = gathered.finish();
+        let publishing = Publishing { tree: &at.tree, dir: &self.dir, number: self.number, batch: *batches };
+        let listed_before = publishing.outdate(&names);
+        whole.get_or_insert_with(|| self.dir.begin_listing());
+        *all_cached &= publishing.publish(&names).await;
+        // From here on nothing waits.
+        raw.clear();
+        *batches += 1;
+        at.unshown.note(&self.key, &bad);
+        let lines = names.into_iter().zip(listed_before).filter(|(_, before)| !before);
+        let lines = lines.map(|(Named { name, kind }, _)| Line { name, is_dir: matches!(kind, Kind::Dir) });
+        let state = self.dir.data().dir();
+        let is_first = {
+            let mut read = self.read.lock();
+            let batch = Batch { first: read.end, lines: lines.collect() };
+            read.end += batch.lines.len();
+            read.is_ended = ended;
+            read.batches.push_back(Arc::new(batch));
+            read.batches.len() == 1 && !read.headless
+        };
+        if let Some(state) = state.filter(|_| is_first) {
+            state.large.store(!ended, Relaxed);
+        }
+        if ended {
+            let whole = source.whole.take();
+            let complete = source.all_cached
+                && whole.is_some_and(|whole| whole.complete(Ttl::For(at.tree.ttl)));
+            if let Some(state) = state {
+                state.listed.store(at.tree.now(), Relaxed);
+                state.whole.store(if complete { self.number } else { 0 }, Relaxed);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Names of a batch on their way into the tree.
+struct Publishing<'a> {
+    tree: &'a Tree,
+    dir: &'a Node,
+    number: u64,
+    batch: u64,
+}
+
+impl Publishing<'_> {
+    fn known(&self, name: &str) -> Option<Node> {
+        let dir = self.tree.cache().borrow(self.dir.id())?;
+        match dir.child(name.as_bytes()) {
+            NodeKnown::Hit(node) => Some(node.to_owned()),
+            _ => None,
+        }
+    }
+
+    /// Drop names that lead to something else now, before the question to the cache begins: after that, a dropped name
+    /// would make it a late one. Returns which names an earlier batch has told: keys that are both object and prefix.
+    fn outdate(&self, names: &[Named]) -> Vec<bool> {
+        let outdate = |named: &Named| {
+            let Some(node) = self.known(&named.name) else { return false };
+            if !node.data().is(&named.kind) {
+                self.dir.invalidate(named.name.as_bytes());
+            }
+            node.data().listing() == self.number && node.data().batch() < self.batch
+        };
+        names.iter().map(outdate).collect()
+    }
+
+    /// Whether all names are in the cache now.
+    async fn publish(&self, names: &[Named]) -> bool {
+        let question = self.dir.begin_listing();
+        // Once memory was waited for in vain, the rest is listed only.
+        let mut all = true;
+        let mut short = false;
+        for named in names {
+            if short {
+                return false;
+            }
+            let mut patience = self.tree.patience();
+            loop {
+                match self.publish_one(&question, named, &patience).await {
+                    Ok(node) => {
+                        self.tree.told(&node, self.number, self.batch);
+                        all &= node.name().is_some();
+                        break;
+                    }
+                    Err(_) if patience.again().await => {}
+                    Err(_) => {
+                        (all, short) = (false, true);
+                        break;
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    async fn publish_one(
+        &self,
+        question: &NodeListing<ObjectNode>,
+        named: &Named,
+        patience: &Patience<'_>,
+    ) -> Result<Node, Failed> {
+        let name = named.name.as_bytes();
+        let previous = match self.known(&named.name) {
+            Some(node) => Some(node),
+            // Its entry may have expired.
+            None => self.dir.lock_name(name).await.previous(),
+        };
+        let answer = self.tree.answer(previous.as_ref(), &named.kind);
+        let found: Result<Node, CacheError> = question.found(name, answer).await;
+        self.tree.attempt(patience, || found)
+    }
+}

@@ -1,0 +1,189 @@
+//! Mounting: the runtime, the session, and their end.
+//!
+//! The runtime has two workers and at most eight threads for blocking calls (name resolution, `fs`). However many requests
+//! wait for the store, no more threads wait with them. It belongs to the mount, and no caller needs one.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use fuse3::MountOptions;
+use fuse3::raw::{MountHandle, Session};
+use parking_lot::{Condvar, Mutex};
+use rustix::mount::UnmountFlags;
+use tokio::runtime::Runtime;
+
+use crate::location::Location;
+use crate::object_fs::{ObjectFs, ObjectHandle};
+use crate::options::ObjectOptions;
+use crate::store::{OpenError, Store};
+
+const WORKERS: usize = 2;
+const BLOCKING: usize = 8;
+/// How long calls have to end after the mount.
+const GRACE: Duration = Duration::from_secs(1);
+/// How long the kernel has to begin the session.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How a session ended, once it did.
+#[derive(Default)]
+struct Ended {
+    outcome: Mutex<Option<io::Result<()>>>,
+    changed: Condvar,
+}
+
+/// A mounted store.
+pub struct MountedStore {
+    runtime: Option<Runtime>,
+    handle: ObjectHandle,
+    dir: PathBuf,
+    ended: std::sync::Arc<Ended>,
+}
+
+impl std::fmt::Debug for MountedStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "MountedStore({}, {:?})", self.dir.display(), self.handle)
+    }
+}
+
+/// Mount the store at a location on a directory. Returns when the mount answers. Blocks.
+///
+/// # Errors
+/// One sentence: the store does not answer a LIST, or the mount fails.
+pub fn mount(location: &Location, options: &ObjectOptions, dir: &Path) -> Result<MountedStore, OpenError> {
+    let runtime = runtime()?;
+    let store = runtime.block_on(Store::open(location, options))?;
+    serve(runtime, ObjectFs::of(store, options)?, &format!("object:{location}"), options, dir)
+}
+
+/// Mount a file system on a directory, with a runtime of its own. `name`: what mount(8) shows as the source.
+///
+/// # Errors
+/// One sentence: the mount fails.
+pub fn mount_fs(fs: ObjectFs, name: &str, options: &ObjectOptions, dir: &Path) -> Result<MountedStore, OpenError> {
+    serve(runtime()?, fs, name, options, dir)
+}
+
+fn runtime() -> Result<Runtime, OpenError> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .max_blocking_threads(BLOCKING)
+        .thread_name("uvfs-object")
+        .enable_all()
+        .build()
+        .map_err(|error| OpenError::new(format!("cannot start threads: {error}")))
+}
+
+fn serve(
+    runtime: Runtime,
+    fs: ObjectFs,
+    name: &str,
+    options: &ObjectOptions,
+    dir: &Path,
+) -> Result<MountedStore, OpenError> {
+    let failed = |error: io::Error| OpenError::new(format!("cannot mount on {}: {error}", dir.display()));
+    let handle = fs.handle();
+    let root = rustix::process::geteuid().is_root();
+    let mut mount = MountOptions::default();
+    // A comma would end the option in which fusermount3 passes it on.
+    mount.fs_name(options.fsname.as_deref().unwrap_or(name).replace(',', "\\,"));
+    mount.read_only(true).default_permissions(true).allow_other(options.allow_other).custom_options("subtype=uvfs");
+    let session = Session::new(mount);
+    let session = runtime.block_on(async {
+        if root { session.mount(fs, dir).await } else { session.mount_with_unprivileged(fs, dir).await }
+    });
+    let session = session.map_err(failed)?;
+    let ended = std::sync::Arc::new(Ended::default());
+    runtime.spawn(watch(session, ended.clone()));
+    let mounted = MountedStore { runtime: Some(runtime), handle, dir: dir.to_owned(), ended };
+    mounted.wait_until_it_answers().map_err(failed)?;
+    Ok(mounted)
+}
+
+/// Notes how the session ends.
+async fn watch(session: MountHandle, ended: std::sync::Arc<Ended>) {
+    let outcome = session.await;
+    *ended.outcome.lock() = Some(outcome);
+    ended.changed.notify_all();
+}
+
+impl MountedStore {
+    /// Figures.
+    pub fn handle(&self) -> &ObjectHandle {
+        &self.handle
+    }
+
+    /// Where it is mounted.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// fuse3 returns before the kernel has its first answer.
+    fn wait_until_it_answers(&self) -> io::Result<()> {
+        let begun = Instant::now();
+        loop {
+            match rustix::fs::statfs(&self.dir) {
+                Ok(_) => return Ok(()),
+                Err(error) if begun.elapsed() > PATIENCE => return Err(error.into()),
+                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+
+    /// Wait until it was unmounted, here or by others.
+    ///
+    /// # Errors
+    /// The connection to the kernel broke.
+    pub fn wait(&self) -> io::Result<()> {
+        let mut outcome = self.ended.outcome.lock();
+        while outcome.is_none() {
+            self.ended.changed.wait(&mut outcome);
+        }
+        outcome.take().unwrap_or(Ok(()))
+    }
+
+    /// Whether it has ended within a time.
+    pub fn wait_for(&self, time: Duration) -> bool {
+        let deadline = Instant::now() + time;
+        let mut outcome = self.ended.outcome.lock();
+        while outcome.is_none() {
+            if self.ended.changed.wait_until(&mut outcome, deadline).timed_out() {
+                return outcome.is_some();
+            }
+        }
+        true
+    }
+
+    /// Unmount, also while it is in use: then the name goes now, and what is open gets errors once the mount is dropped.
+    ///
+    /// # Errors
+    /// It is not mounted any more, or may not be unmounted.
+    pub fn unmount(&self) -> io::Result<()> {
+        if !rustix::process::geteuid().is_root() {
+            let helper = Command::new("fusermount3").args(["-u", "-z", "--"]).arg(&self.dir).status()?;
+            return if helper.success() { Ok(()) } else { Err(io::Error::other("fusermount3 -u failed")) };
+        }
+        match rustix::mount::unmount(&self.dir, UnmountFlags::NOFOLLOW) {
+            Err(rustix::io::Errno::BUSY) => {
+                Ok(rustix::mount::unmount(&self.dir, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?)
+            }
+            done => Ok(done?),
+        }
+    }
+}
+
+impl Drop for MountedStore {
+    /// Unmounts if that was not done, and ends the calls under way: their callers get an error.
+    fn drop(&mut self) {
+        if !self.wait_for(Duration::ZERO)
+            && let Err(error) = self.unmount()
+        {
+            tracing::warn!("{} was not unmounted: {error}", self.dir.display());
+        }
+        self.wait_for(GRACE);
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(GRACE);
+        }
+    }
+}

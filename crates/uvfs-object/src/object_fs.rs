@@ -1,0 +1,364 @@
+//! The file system that fuse3 mounts: each request of the kernel, and the handles of open files and directories.
+//!
+//! Requests that may wait for the store run in [`Calls`]. Everything that would change something is EROFS. The mutexes of
+//! the tables of handles are leaves.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fmt;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use fuse3::raw::reply::*;
+use fuse3::raw::{Filesystem, Request};
+use fuse3::{Errno, FileType, Inode, Result, SetAttr};
+use futures_util::Stream;
+use opendal::Operator;
+use parking_lot::Mutex;
+use uvfs_cache::Balancer;
+
+use crate::calls::Calls;
+use crate::data_budget::DataBudget;
+use crate::dir_handle::{DirHandle, Entries};
+use crate::listings::Listings;
+use crate::lookup::Finder;
+use crate::object_reader::OpenObject;
+use crate::options::ObjectOptions;
+use crate::store::{Failed, OpenError, Store};
+use crate::tree::{ALWAYS, Tree};
+
+/// FOPEN_KEEP_CACHE: what the kernel has cached of it stays.
+const KEEP_CACHE: u32 = 1 << 1;
+/// FOPEN_CACHE_DIR: the kernel may cache the names.
+const CACHE_DIR: u32 = 1 << 3;
+
+/// All that a mount consists of, but for the session.
+pub(crate) struct Core {
+    pub(crate) tree: Arc<Tree>,
+    store: Store,
+    finder: Finder,
+    listings: Arc<Listings>,
+    calls: Calls,
+    budget: Arc<DataBudget>,
+    parts: (u64, u64),
+    files: Mutex<HashMap<u64, Arc<OpenObject>>>,
+    dirs: Mutex<HashMap<u64, Arc<DirHandle>>>,
+    next: AtomicU64,
+    keeper: Mutex<Option<Balancer>>,
+}
+
+/// An object store as a file system for [`fuse3::raw::Session`]; read-only.
+pub struct ObjectFs(pub(crate) Arc<Core>);
+
+/// Figures of an [`ObjectFs`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ObjectFigures {
+    /// Keys that were listed and are not shown, since they are no names.
+    pub unshown_keys: u64,
+    /// Requests of the kernel under way that may wait for the store.
+    pub running: usize,
+    /// Bytes of data in memory now, and the most so far.
+    pub data: (u64, u64),
+    /// Names in the tree.
+    pub names: u64,
+    /// Lookups that the kernel has not forgotten.
+    pub lookups: u64,
+}
+
+/// A handle to an [`ObjectFs`], useful after the mount.
+#[derive(Clone)]
+pub struct ObjectHandle(Arc<Core>);
+
+impl ObjectHandle {
+    /// Current figures. O(1).
+    pub fn figures(&self) -> ObjectFigures {
+        let counters = self.0.tree.cache().counters();
+        ObjectFigures {
+            unshown_keys: self.0.listings.unshown.count(),
+            running: self.0.calls.running(),
+            data: self.0.budget.used(),
+            names: counters.dentries,
+            lookups: self.0.tree.lookups(),
+        }
+    }
+
+    /// Let time pass, for tests of TTLs. The kernel's own time is not changed.
+    pub fn advance_clock(&self, milliseconds: u32) {
+        self.0.tree.advance(milliseconds);
+    }
+}
+
+impl fmt::Debug for ObjectHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.figures().fmt(f)
+    }
+}
+
+impl fmt::Debug for ObjectFs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ObjectFs({:?})", self.0.tree)
+    }
+}
+
+impl ObjectFs {
+    /// The file system of what lies below a prefix (empty, or with a slash at its end) in a store. Layers for retries and
+    /// time-outs are added here. Asks nothing.
+    ///
+    /// # Errors
+    /// No memory for the tables.
+    pub fn new(operator: Operator, prefix: &str, options: &ObjectOptions) -> std::result::Result<Self, OpenError> {
+        Self::of(Store::new(operator, prefix, options), options)
+    }
+
+    pub(crate) fn of(store: Store, options: &ObjectOptions) -> std::result::Result<Self, OpenError> {
+        let tree = Tree::new(store.prefix(), options)
+            .map_err(|error| OpenError::new(format!("no memory for the tables: {error}")))?;
+        let tree = Arc::new(tree);
+        let listings = Arc::new(Listings::new(tree.clone(), store.clone()));
+        let finder = Finder { tree: tree.clone(), store: store.clone(), listings: listings.clone() };
+        Ok(Self(Arc::new(Core {
+            tree,
+            store,
+            finder,
+            listings,
+            calls: Calls::new(options.deadline),
+            budget: DataBudget::new(options.shares().0),
+            parts: (options.part_size, options.read_ahead),
+            files: Mutex::default(),
+            dirs: Mutex::default(),
+            next: AtomicU64::new(1),
+            keeper: Mutex::default(),
+        })))
+    }
+
+    /// A handle, useful after the mount.
+    pub fn handle(&self) -> ObjectHandle {
+        ObjectHandle(self.0.clone())
+    }
+}
+
+impl Core {
+    async fn open_file(&self, id: Inode) -> std::result::Result<ReplyOpen, Failed> {
+        let node = self.tree.node(id)?;
+        let version = node.data().version().ok_or(libc::EISDIR)?.clone();
+        let key = self.tree.key(&node)?;
+        match OpenObject::open(self.store.clone(), key, version, &self.budget, self.parts).await {
+            Ok(object) => {
+                let fh = self.next.fetch_add(1, Relaxed);
+                self.files.lock().insert(fh, object);
+                // A node is one version, so its pages stay right.
+                Ok(ReplyOpen { fh, flags: KEEP_CACHE })
+            }
+            Err(errno) => {
+                self.outdate(id, errno);
+                Err(errno)
+            }
+        }
+    }
+
+    /// After ESTALE, the next lookup asks the store.
+    fn outdate(&self, id: Inode, errno: Failed) {
+        if errno == libc::ESTALE
+            && let Ok(node) = self.tree.node(id)
+            && let Some(dir) = self.tree.expire(&node)
+        {
+            self.listings.forget(&dir);
+        }
+    }
+
+    async fn read_file(&self, id: Inode, fh: u64, offset: u64, size: u32) -> std::result::Result<ReplyData, Failed> {
+        let object = self.files.lock().get(&fh).cloned().ok_or(libc::EBADF)?;
+        let was_stale = object.is_stale();
+        let read = object.read(offset, size.into()).await;
+        if let Err(errno) = read
+            && !was_stale
+        {
+            self.outdate(id, errno);
+        }
+        Ok(read?.into())
+    }
+
+    fn dir_handle(&self, fh: u64) -> std::result::Result<Arc<DirHandle>, Failed> {
+        self.dirs.lock().get(&fh).cloned().ok_or(libc::EBADF)
+    }
+
+    fn open_dir(&self, id: Inode) -> std::result::Result<ReplyOpen, Failed> {
+        let node = self.tree.node(id)?;
+        let state = node.data().dir().ok_or(libc::ENOTDIR)?;
+        let read = state.read.load(Relaxed);
+        let keep = if read != 0 && !self.tree.left(read).is_zero() { KEEP_CACHE } else { 0 };
+        let fh = self.next.fetch_add(1, Relaxed);
+        self.dirs.lock().insert(fh, Arc::new(DirHandle::new(node, fh)));
+        Ok(ReplyOpen { fh, flags: CACHE_DIR | keep })
+    }
+
+    async fn entries(&self, fh: u64, offset: u64) -> std::result::Result<Entries, Failed> {
+        let dir = self.dir_handle(fh)?;
+        let _waits = self.tree.busy.enter(dir.node());
+        dir.entries(&self.listings, self.tree.clone(), offset).await
+    }
+}
+
+fn read_only<R>() -> Result<R> {
+    Err(Errno::from(libc::EROFS))
+}
+
+impl Filesystem for ObjectFs {
+    async fn init(&self, _req: Request) -> Result<ReplyInit> {
+        let keeper = self.0.tree.keep_limit();
+        if keeper.is_none() {
+            tracing::warn!("the session's device was not found: the kernel is not asked to forget nodes");
+        }
+        *self.0.keeper.lock() = keeper;
+        Ok(ReplyInit::new(NonZeroU32::MIN.saturating_add((1 << 20) - 1)))
+    }
+
+    async fn destroy(&self, _req: Request) {
+        let keeper = self.0.keeper.lock().take();
+        drop(keeper);
+    }
+
+    async fn lookup(&self, req: Request, parent: Inode, name: &OsStr) -> Result<ReplyEntry> {
+        self.0.calls.run((req.unique, req.pid), self.0.finder.lookup(parent, name)).await
+    }
+
+    async fn forget(&self, _req: Request, inode: Inode, nlookup: u64) {
+        self.0.tree.forget(inode, nlookup);
+    }
+
+    async fn batch_forget(&self, _req: Request, inodes: &[(Inode, u64)]) {
+        inodes.iter().for_each(|(inode, nlookup)| self.0.tree.forget(*inode, *nlookup));
+    }
+
+    async fn getattr(&self, _req: Request, inode: Inode, _fh: Option<u64>, _flags: u32) -> Result<ReplyAttr> {
+        let node = self.0.tree.node(inode).map_err(Errno::from)?;
+        Ok(ReplyAttr { ttl: ALWAYS, attr: self.0.tree.attr(&node) })
+    }
+
+    async fn open(&self, req: Request, inode: Inode, flags: u32) -> Result<ReplyOpen> {
+        if flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32 {
+            return read_only();
+        }
+        self.0.calls.run((req.unique, req.pid), self.0.open_file(inode)).await
+    }
+
+    async fn read(&self, req: Request, inode: Inode, fh: u64, offset: u64, size: u32) -> Result<ReplyData> {
+        self.0.calls.run((req.unique, req.pid), self.0.read_file(inode, fh, offset, size)).await
+    }
+
+    async fn release(
+        &self,
+        _req: Request,
+        _inode: Inode,
+        fh: u64,
+        _flags: u32,
+        _lock_owner: u64,
+        _flush: bool,
+    ) -> Result<()> {
+        let object = self.0.files.lock().remove(&fh);
+        drop(object);
+        Ok(())
+    }
+
+    async fn opendir(&self, _req: Request, inode: Inode, _flags: u32) -> Result<ReplyOpen> {
+        self.0.open_dir(inode).map_err(Errno::from)
+    }
+
+    async fn readdir<'a>(
+        &'a self,
+        req: Request,
+        _parent: Inode,
+        fh: u64,
+        offset: i64,
+    ) -> Result<ReplyDirectory<impl Stream<Item = Result<DirectoryEntry>> + Send + 'a>> {
+        let entries = self.0.calls.run((req.unique, req.pid), self.0.entries(fh, offset as u64)).await?;
+        Ok(ReplyDirectory { entries: entries.names() })
+    }
+
+    async fn readdirplus<'a>(
+        &'a self,
+        req: Request,
+        _parent: Inode,
+        fh: u64,
+        offset: u64,
+        _lock_owner: u64,
+    ) -> Result<ReplyDirectoryPlus<impl Stream<Item = Result<DirectoryEntryPlus>> + Send + 'a>> {
+        let entries = self.0.calls.run((req.unique, req.pid), self.0.entries(fh, offset)).await?;
+        Ok(ReplyDirectoryPlus { entries: entries.nodes() })
+    }
+
+    async fn releasedir(&self, _req: Request, _inode: Inode, fh: u64, _flags: u32) -> Result<()> {
+        let dir = self.0.dirs.lock().remove(&fh);
+        drop(dir);
+        Ok(())
+    }
+
+    async fn statfs(&self, _req: Request, _inode: Inode) -> Result<ReplyStatFs> {
+        let names = self.0.tree.cache().counters().dentries;
+        let (bsize, namelen) = (1 << 20, 255);
+        Ok(ReplyStatFs { blocks: 0, bfree: 0, bavail: 0, files: names, ffree: 0, bsize, namelen, frsize: bsize })
+    }
+
+    async fn interrupt(&self, _req: Request, unique: u64) -> Result<()> {
+        // The kernel need not wait for the outcome.
+        let core = self.0.clone();
+        tokio::spawn(async move { core.calls.interrupt(unique).await });
+        Ok(())
+    }
+
+    async fn setattr(&self, _req: Request, _inode: Inode, _fh: Option<u64>, _set: SetAttr) -> Result<ReplyAttr> {
+        read_only()
+    }
+
+    async fn mknod(&self, _: Request, _: Inode, _: &OsStr, _: u32, _: u32) -> Result<ReplyEntry> {
+        read_only()
+    }
+
+    async fn mkdir(&self, _: Request, _: Inode, _: &OsStr, _: u32, _: u32) -> Result<ReplyEntry> {
+        read_only()
+    }
+
+    async fn symlink(&self, _: Request, _: Inode, _: &OsStr, _: &OsStr) -> Result<ReplyEntry> {
+        read_only()
+    }
+
+    async fn link(&self, _: Request, _: Inode, _: Inode, _: &OsStr) -> Result<ReplyEntry> {
+        read_only()
+    }
+
+    async fn create(&self, _: Request, _: Inode, _: &OsStr, _: u32, _: u32) -> Result<ReplyCreated> {
+        read_only()
+    }
+
+    async fn unlink(&self, _: Request, _: Inode, _: &OsStr) -> Result<()> {
+        read_only()
+    }
+
+    async fn rmdir(&self, _: Request, _: Inode, _: &OsStr) -> Result<()> {
+        read_only()
+    }
+
+    async fn rename(&self, _: Request, _: Inode, _: &OsStr, _: Inode, _: &OsStr) -> Result<()> {
+        read_only()
+    }
+}
+
+impl Drop for ObjectFs {
+    /// The session has ended: its device is closed, also if a handle is left.
+    fn drop(&mut self) {
+        let keeper = self.0.keeper.lock().take();
+        drop(keeper);
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.tree.fmt(f)
+    }
+}
+
+/// The type of an entry.
+pub(crate) fn kind_of(is_dir: bool) -> FileType {
+    if is_dir { FileType::Directory } else { FileType::RegularFile }
+}

@@ -1,0 +1,61 @@
+//! Properties of a mount of an object store.
+
+use std::time::Duration;
+
+/// Properties of a mount.
+#[derive(Clone, Debug)]
+pub struct ObjectOptions {
+    /// The server, as a URL; `None`: the scheme's own, or what the environment says.
+    pub endpoint: Option<String>,
+    /// The region of S3; `None`: what the environment says, else `us-east-1`.
+    pub region: Option<String>,
+    /// How long names are believed after the store has told them.
+    pub ttl: Duration,
+    /// The most bytes of one ranged read.
+    pub part_size: u64,
+    /// The most bytes that are read ahead of a sequential reader. 0: none.
+    pub read_ahead: u64,
+    /// Bytes for names and data; 0: no limit for names, and [`DATA_DEFAULT`] for data. Otherwise a quarter is for data.
+    pub memory: u64,
+    /// How long a request of the kernel may take, retries included. Then it is EIO.
+    pub deadline: Duration,
+    /// How long one call of the store may take before it is tried again.
+    pub call_timeout: Duration,
+    /// How often a call of the store is tried again after throttling, a time-out or a fault of the server.
+    pub retries: usize,
+    /// Let other users in.
+    pub allow_other: bool,
+    /// The source that mount(8) and df(1) show; `None`: the URL.
+    pub fsname: Option<String>,
+}
+
+/// Bytes of data kept without [`ObjectOptions::memory`].
+pub const DATA_DEFAULT: u64 = 256 << 20;
+
+impl Default for ObjectOptions {
+    fn default() -> Self {
+        Self {
+            endpoint: None,
+            region: None,
+            ttl: Duration::from_secs(60),
+            part_size: 8 << 20,
+            read_ahead: 32 << 20,
+            memory: 0,
+            deadline: Duration::from_secs(90),
+            call_timeout: Duration::from_secs(20),
+            retries: 4,
+            allow_other: false,
+            fsname: None,
+        }
+    }
+}
+
+impl ObjectOptions {
+    /// Bytes that data may take, and bytes that names may take (0: no limit).
+    pub(crate) fn shares(&self) -> (u64, u64) {
+        match self.memory {
+            0 => (DATA_DEFAULT, 0),
+            memory => (memory / 4, memory - memory / 4),
+        }
+    }
+}

@@ -1,0 +1,430 @@
+//! The tree: nodes, their attributes, and the deadlines of their names.
+//!
+//! A file is one version of an object and never changes, so its attributes have no TTL. A directory is a prefix, whose
+//! attributes are the mount's. Only names expire: a TTL after the store told them. The kernel gets what is left of it.
+//!
+//! A node's id is its id in the cache, and 1 for the root. Its number is new for each version, and stays while the name
+//! leads to that version in the cache.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use fuse3::raw::reply::{FileAttr, ReplyEntry};
+use fuse3::{FileType, Timestamp};
+use parking_lot::Mutex;
+use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
+use uvfs_cache::machinery::ExternalBytes;
+use uvfs_cache::{
+    Attr, Balancer, CacheError, Config, InodeId, NodeAnswer, NodeCache, NodeSuperblock, OwnedNode, Time, Ttl,
+};
+use uvfs_path::machinery::{KernelHolder, Patience, Pauses, Writing, fuse_descriptors, session_device};
+
+use crate::names::Kind;
+use crate::options::ObjectOptions;
+use crate::store::Failed;
+use crate::version::Version;
+
+/// The root's node id.
+pub(crate) const ROOT: u64 = 1;
+/// How long the kernel may keep attributes: those of a node do not change.
+pub(crate) const ALWAYS: Duration = Duration::from_secs(1 << 20);
+/// Bytes of a value in memory of its own, beside the value.
+const HEAP: u64 = 16;
+
+const BATCH_BITS: u32 = 24;
+const BATCH_MAX: u64 = (1 << BATCH_BITS) - 1;
+
+/// What is known of a directory's names. Times are milliseconds of the tree's clock.
+#[derive(Debug, Default)]
+pub(crate) struct DirState {
+    /// The number of the listing that found all names last; 0: none.
+    pub(crate) whole: AtomicU64,
+    /// When that ended.
+    pub(crate) listed: AtomicU64,
+    /// The directory has more names than a lookup lists.
+    pub(crate) large: AtomicBool,
+    /// When the listing began that the kernel has read to its end; 0: none.
+    pub(crate) read: AtomicU64,
+}
+
+/// What the tree keeps of a node besides its attributes.
+pub(crate) struct ObjectNode {
+    what: What,
+    /// When the store told last that the name leads here.
+    told: AtomicU64,
+    /// The listing that told it, and in the low bits the batch; 0: another call.
+    listing: AtomicU64,
+    external: Arc<ExternalBytes>,
+}
+
+enum What {
+    File(Version),
+    Dir(Box<DirState>),
+}
+
+impl ObjectNode {
+    fn new(kind: &Kind, external: &Arc<ExternalBytes>) -> Self {
+        let what = match kind {
+            Kind::File(version) => What::File(version.clone()),
+            Kind::Dir => What::Dir(Box::default()),
+        };
+        let node = Self { what, told: AtomicU64::new(0), listing: AtomicU64::new(0), external: external.clone() };
+        external.add(node.owned());
+        node
+    }
+
+    /// Bytes in memory of their own.
+    fn owned(&self) -> u64 {
+        match &self.what {
+            What::File(version) => version.etag.as_ref().map_or(0, |etag| etag.len() as u64 + HEAP),
+            What::Dir(_) => size_of::<DirState>() as u64 + HEAP,
+        }
+    }
+
+    pub(crate) fn version(&self) -> Option<&Version> {
+        match &self.what {
+            What::File(version) => Some(version),
+            What::Dir(_) => None,
+        }
+    }
+
+    pub(crate) fn dir(&self) -> Option<&DirState> {
+        match &self.what {
+            What::Dir(state) => Some(state),
+            What::File(_) => None,
+        }
+    }
+
+    /// The listing that told the name last.
+    pub(crate) fn listing(&self) -> u64 {
+        self.listing.load(Relaxed) >> BATCH_BITS
+    }
+
+    /// The batch of that listing.
+    pub(crate) fn batch(&self) -> u64 {
+        self.listing.load(Relaxed) & BATCH_MAX
+    }
+
+    /// Whether this is the node of what the store tells now.
+    pub(crate) fn is(&self, kind: &Kind) -> bool {
+        match (&self.what, kind) {
+            (What::File(known), Kind::File(told)) => known.is(told),
+            (What::Dir(_), Kind::Dir) => true,
+            _ => false,
+        }
+    }
+}
+
+impl Drop for ObjectNode {
+    fn drop(&mut self) {
+        self.external.sub(self.owned());
+    }
+}
+
+pub(crate) type Node = OwnedNode<ObjectNode>;
+
+/// Directories in which requests wait for the store: the kernel has locked them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Busy(Arc<Mutex<HashMap<InodeId, usize>>>);
+
+/// A request that waits in a directory.
+pub(crate) struct Waits(Busy, InodeId);
+
+impl Busy {
+    pub(crate) fn enter(&self, dir: &Node) -> Waits {
+        *self.0.lock().entry(dir.id()).or_default() += 1;
+        Waits(self.clone(), dir.id())
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        let mut busy = self.0.0.lock();
+        if let Some(count) = busy.get_mut(&self.1) {
+            *count -= 1;
+            if *count == 0 {
+                busy.remove(&self.1);
+            }
+        }
+    }
+}
+
+/// The tree of one mount.
+pub(crate) struct Tree {
+    superblock: NodeSuperblock<ObjectNode>,
+    root: InodeId,
+    prefix: String,
+    pub(crate) ttl: Duration,
+    pub(crate) busy: Busy,
+    external: Arc<ExternalBytes>,
+    pauses: Pauses,
+    writing: Writing,
+    begun: Instant,
+    /// Milliseconds that tests have added.
+    ahead: AtomicU64,
+    /// The next inode number.
+    next: AtomicU64,
+    owner: (u32, u32),
+    /// The times of directories.
+    mounted: Time,
+    lookups: AtomicU64,
+    /// Descriptors of `/dev/fuse` from before the mount.
+    before: Vec<i32>,
+}
+
+fn time(of: SystemTime) -> Time {
+    let since = of.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time::new(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos())
+}
+
+impl Tree {
+    /// # Errors
+    /// ENOMEM.
+    pub(crate) fn new(prefix: &str, options: &ObjectOptions) -> Result<Self, CacheError> {
+        let cache = NodeCache::<ObjectNode>::new(Config { memory_limit: options.shares().1, ..Config::default() })?;
+        let external = cache.external_bytes();
+        let mounted = time(SystemTime::now());
+        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let attr = dir_attr(ROOT, owner, mounted);
+        let data = ObjectNode::new(&Kind::Dir, &external);
+        let root = NodeAnswer { attr, name_ttl: Ttl::Forever, attr_ttl: Ttl::Forever, data };
+        let superblock = cache.add_superblock(false, root)?;
+        let root = superblock.root().id();
+        Ok(Self {
+            superblock,
+            root,
+            prefix: prefix.to_owned(),
+            ttl: options.ttl,
+            busy: Busy::default(),
+            external,
+            pauses: Pauses::default(),
+            writing: Writing::default(),
+            begun: Instant::now(),
+            ahead: AtomicU64::new(0),
+            next: AtomicU64::new(ROOT + 1),
+            owner,
+            mounted,
+            lookups: AtomicU64::new(0),
+            before: fuse_descriptors(),
+        })
+    }
+
+    pub(crate) fn cache(&self) -> &NodeCache<ObjectNode> {
+        self.superblock.cache()
+    }
+
+    /// Keep the limit from a thread of its own. `None`: the session's device was not found.
+    pub(crate) fn keep_limit(&self) -> Option<Balancer> {
+        let device = session_device(&self.before)?;
+        let (busy, writing) = (self.busy.clone(), self.writing.clone());
+        let is_used = Box::new(move |id| busy.0.lock().contains_key(&id));
+        self.cache().balance(KernelHolder { device, root: self.root, is_used, writing }).ok()
+    }
+
+    pub(crate) fn patience(&self) -> Patience<'_> {
+        Patience::new(&self.pauses)
+    }
+
+    /// An attempt that needs memory of the cache.
+    pub(crate) fn attempt<R>(
+        &self,
+        patience: &Patience<'_>,
+        attempt: impl FnOnce() -> Result<R, CacheError>,
+    ) -> Result<R, Failed> {
+        let more = patience.is_long() || self.writing.is_blocked();
+        let _more = more.then(|| self.cache().overdraw());
+        attempt().map_err(|error| {
+            if matches!(error, CacheError::NoMemory) {
+                patience.note_short();
+            }
+            uvfs_cache::Errno::from(error).raw_os_error()
+        })
+    }
+
+    /// Milliseconds since the mount, from 1 on.
+    pub(crate) fn now(&self) -> u64 {
+        let since = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX / 2);
+        since + 1 + self.ahead.load(Relaxed)
+    }
+
+    /// What is left at present of a TTL that began at `told`.
+    pub(crate) fn left(&self, told: u64) -> Duration {
+        self.ttl.saturating_sub(Duration::from_millis(self.now().saturating_sub(told)))
+    }
+
+    /// Let time pass, for tests.
+    pub(crate) fn advance(&self, milliseconds: u32) {
+        self.ahead.fetch_add(milliseconds.into(), Relaxed);
+        self.cache().advance_clock(milliseconds);
+    }
+
+    fn id_of(&self, id: u64) -> InodeId {
+        if id == ROOT { self.root } else { InodeId::from_u64(id) }
+    }
+
+    pub(crate) fn id(&self, node: &Node) -> u64 {
+        if node.id() == self.root { ROOT } else { node.id().as_u64() }
+    }
+
+    /// The node with an id.
+    ///
+    /// # Errors
+    /// ESTALE.
+    pub(crate) fn node(&self, id: u64) -> Result<Node, Failed> {
+        self.cache().node(self.id_of(id)).ok_or(libc::ESTALE)
+    }
+
+    /// The key of a node, with a slash at its end if it is a directory other than the whole bucket.
+    ///
+    /// # Errors
+    /// ESTALE: the name, or that of a directory on the way, is not known any more. The kernel then looks the path up
+    /// again.
+    pub(crate) fn key(&self, node: &Node) -> Result<String, Failed> {
+        let path = loop {
+            match node.path() {
+                Ok(path) => break path.ok_or(libc::ESTALE)?,
+                Err(_) => std::thread::yield_now(),
+            }
+        };
+        let path = String::from_utf8(path).map_err(|_| libc::ESTALE)?;
+        let end = if node.data().dir().is_some() && !path.is_empty() { "/" } else { "" };
+        Ok(format!("{}{path}{end}", self.prefix))
+    }
+
+    /// What the store told, as an answer for the cache. `previous`: the node that the name leads to so far.
+    pub(crate) fn answer(&self, previous: Option<&Node>, kind: &Kind) -> NodeAnswer<ObjectNode> {
+        let same = previous.filter(|node| node.data().is(kind));
+        let ino = same.map_or_else(|| self.next.fetch_add(1, Relaxed), |node| node.attr().ino);
+        let attr = match kind {
+            Kind::Dir => dir_attr(ino, self.owner, self.mounted),
+            Kind::File(version) => {
+                let at = version.modified.map_or(self.mounted, |(sec, nsec)| Time::new(sec, nsec));
+                Attr {
+                    ino,
+                    mode: S_IFREG | 0o644,
+                    nlink: 1,
+                    uid: self.owner.0,
+                    gid: self.owner.1,
+                    size: version.size,
+                    blocks: version.size.div_ceil(512),
+                    atime: at,
+                    mtime: at,
+                    ctime: at,
+                    ..Attr::default()
+                }
+            }
+        };
+        let data = ObjectNode::new(kind, &self.external);
+        NodeAnswer { attr, name_ttl: Ttl::For(self.ttl), attr_ttl: Ttl::Forever, data }
+    }
+
+    /// The store told that a name leads to a node.
+    pub(crate) fn told(&self, node: &Node, listing: u64, batch: u64) {
+        node.data().told.store(self.now(), Relaxed);
+        node.data().listing.store(listing << BATCH_BITS | batch.min(BATCH_MAX), Relaxed);
+    }
+
+    /// The attributes of a node as the kernel gets them.
+    pub(crate) fn attr(&self, node: &Node) -> FileAttr {
+        let attr = node.attr();
+        let stamp = |time: Time| Timestamp::new(time.sec(), time.nsec());
+        FileAttr {
+            ino: self.id(node),
+            size: attr.size,
+            blocks: attr.blocks,
+            atime: stamp(attr.atime),
+            mtime: stamp(attr.mtime),
+            ctime: stamp(attr.ctime),
+            kind: if attr.is_dir() { FileType::Directory } else { FileType::RegularFile },
+            perm: (attr.mode & 0o7777) as u16,
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev: 0,
+            blksize: 1 << 20,
+        }
+    }
+
+    /// How long the kernel may believe that a name leads to a node.
+    pub(crate) fn name_ttl(&self, node: &Node) -> Duration {
+        self.left(node.data().told.load(Relaxed))
+    }
+
+    /// A reply that makes the kernel look the node up once more. It is counted at the last moment, so that a request that
+    /// is cancelled counts nothing.
+    pub(crate) fn entry(&self, node: &Node) -> ReplyEntry {
+        self.count_lookup(node);
+        ReplyEntry { ttl: self.name_ttl(node), attr: self.attr(node), generation: 0 }
+    }
+
+    /// There is no such name, and that is believed for a while. A node id of 0 says so.
+    pub(crate) fn absent(&self, ttl: Duration) -> ReplyEntry {
+        let zero = Timestamp::new(0, 0);
+        let attr = FileAttr {
+            ino: 0,
+            size: 0,
+            blocks: 0,
+            atime: zero,
+            mtime: zero,
+            ctime: zero,
+            kind: FileType::RegularFile,
+            perm: 0,
+            nlink: 0,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            blksize: 0,
+        };
+        ReplyEntry { ttl, attr, generation: 0 }
+    }
+
+    pub(crate) fn count_lookup(&self, node: &Node) {
+        self.lookups.fetch_add(1, Relaxed);
+        node.add_lookups(1);
+    }
+
+    pub(crate) fn forget(&self, id: u64, n: u64) {
+        if id != ROOT {
+            let given = self.superblock.forget_lookups(self.id_of(id), n);
+            self.lookups.fetch_sub(given, Relaxed);
+        }
+    }
+
+    /// Lookups that the kernel has not forgotten.
+    pub(crate) fn lookups(&self) -> u64 {
+        self.lookups.load(Relaxed)
+    }
+
+    /// The name leads to another version now: the next lookup asks the store. Returns its directory.
+    pub(crate) fn expire(&self, node: &Node) -> Option<Node> {
+        let (dir, name) = node.name()?;
+        if let Some(state) = dir.data().dir() {
+            state.whole.store(0, Relaxed);
+        }
+        dir.invalidate(&name);
+        Some(dir)
+    }
+}
+
+fn dir_attr(ino: u64, owner: (u32, u32), at: Time) -> Attr {
+    Attr {
+        ino,
+        mode: S_IFDIR | 0o755,
+        nlink: 2,
+        uid: owner.0,
+        gid: owner.1,
+        atime: at,
+        mtime: at,
+        ctime: at,
+        ..Attr::default()
+    }
+}
+
+impl fmt::Debug for Tree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tree({} lookups)", self.lookups())
+    }
+}

@@ -1,0 +1,227 @@
+//! Names: listings, lookups, TTLs, limits.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Barrier;
+use std::time::Duration;
+
+use uvfs_object::{ObjectFs, ObjectOptions};
+
+use crate::fixture::{Fixture, Served, options, within};
+
+fn walk(dir: &Path, found: &mut BTreeSet<String>, root: &Path) {
+    for entry in fs::read_dir(dir).expect("a directory") {
+        let entry = entry.expect("an entry");
+        let relative = entry.path().strip_prefix(root).expect("below").display().to_string();
+        // The kernel asks about what readdirplus did not tell.
+        if entry.metadata().expect("attributes").is_dir() {
+            walk(&entry.path(), found, root);
+        } else {
+            assert!(found.insert(relative), "listed twice");
+        }
+    }
+}
+
+pub fn find() {
+    const DIRS: usize = 20;
+    let keys: BTreeSet<String> = (0..10_000).map(|n| format!("d{:02}/f{n:05}", n % DIRS)).collect();
+    let mount = Fixture::of(|bucket| keys.iter().for_each(|key| bucket.put(key, key.clone())), &options());
+    for _ in 0..2 {
+        let mut found = BTreeSet::new();
+        walk(&mount.path(""), &mut found, &mount.path(""));
+        assert_eq!(found, keys);
+    }
+    for n in (0..10_000).step_by(97) {
+        let path = mount.path(&format!("d{:02}/f{n:05}", n % DIRS));
+        assert_eq!(path.metadata().expect("known").size(), 10);
+        assert!(!mount.path(&format!("d{:02}/absent{n}", n % DIRS)).exists());
+    }
+    let requests = mount.bucket().take_requests();
+    assert_eq!((requests.lists, requests.heads, requests.gets), (1 + DIRS as u64, 0, 0));
+}
+
+pub fn cold() {
+    let mount = Fixture::of(|bucket| (0..64).for_each(|n| bucket.put(&format!("d/f{n}"), "x")), &options());
+    mount.path("d").metadata().expect("a directory");
+    mount.bucket().take_requests();
+    mount.bucket().set_latency(Duration::from_millis(100));
+    let barrier = Barrier::new(64);
+    std::thread::scope(|scope| {
+        for n in 0..64 {
+            let (mount, barrier) = (&mount, &barrier);
+            scope.spawn(move || {
+                barrier.wait();
+                // Half of the names are absent.
+                let there = mount.path(&format!("d/f{}", 2 * n)).exists();
+                assert_eq!(there, n < 32);
+            });
+        }
+    });
+    let requests = mount.bucket().take_requests();
+    assert_eq!((requests.lists, requests.heads), (1, 0));
+}
+
+pub fn readers() {
+    let names: BTreeSet<String> = (0..2500).map(|n| format!("f{n:04}")).collect();
+    let mount = Fixture::of(|bucket| names.iter().for_each(|name| bucket.put(&format!("d/{name}"), "x")), &options());
+    mount.path("d").metadata().expect("a directory");
+    mount.bucket().take_requests();
+    mount.bucket().set_latency(Duration::from_millis(100));
+    let barrier = Barrier::new(3);
+    std::thread::scope(|scope| {
+        for n in 0..3 {
+            let (mount, barrier, names) = (&mount, &barrier, &names);
+            scope.spawn(move || {
+                barrier.wait();
+                if n == 2 {
+                    return assert_eq!(mount.path("d/f0007").metadata().expect("known").size(), 1);
+                }
+                let listed = fs::read_dir(mount.path("d")).expect("a directory");
+                let listed: Vec<_> =
+                    listed.map(|entry| entry.expect("an entry").file_name().into_string().expect("text")).collect();
+                assert_eq!(listed.len(), names.len());
+                assert_eq!(&BTreeSet::from_iter(listed), names);
+            });
+        }
+    });
+    assert_eq!(mount.bucket().take_requests().lists, 3, "pages of 1000");
+}
+
+pub fn expiry() {
+    // The kernel's own time cannot be advanced, so the TTL is short, and real.
+    let ttl = Duration::from_millis(400);
+    let served = Served::new();
+    ["d/stays", "d/changes", "d/goes"].iter().for_each(|key| served.bucket.put(key, "old"));
+    let mount = Fixture::new(served, "", &ObjectOptions { ttl, ..options() });
+    assert_eq!(fs::read(mount.path("d/changes")).expect("read"), b"old");
+    let before = mount.path("d/stays").metadata().expect("known").ino();
+    mount.bucket().put("d/changes", "newer");
+    mount.bucket().put("d/comes", "x");
+    mount.bucket().remove("d/goes");
+    let seen = within(Duration::from_secs(10), || {
+        !mount.path("d/goes").exists()
+            && mount.path("d/comes").exists()
+            && mount.path("d/changes").metadata().is_ok_and(|attr| attr.size() == 5)
+    });
+    assert!(seen, "the names are asked for again");
+    assert_eq!(fs::read(mount.path("d/changes")).expect("read"), b"newer");
+    assert_eq!(mount.path("d/stays").metadata().expect("known").ino(), before, "the same version is the same file");
+    let names: BTreeSet<_> = fs::read_dir(mount.path("d")).expect("a directory").map(|e| e.expect("an entry").file_name()).collect();
+    assert_eq!(names, BTreeSet::from(["stays".into(), "changes".into(), "comes".into()]));
+    // A removed directory goes too.
+    ["d/stays", "d/changes", "d/comes"].iter().for_each(|key| mount.bucket().remove(key));
+    assert!(within(Duration::from_secs(10), || !mount.path("d").exists()));
+}
+
+pub fn large() {
+    const NAMES: usize = 9_500;
+    let fill = |bucket: &crate::bucket::Bucket| {
+        (0..NAMES).for_each(|n| bucket.put(&format!("d/f{n:05}"), "x"));
+        bucket.put("d/sub/x", "x");
+    };
+    let mount = Fixture::of(fill, &options());
+    assert!(mount.path("d/f09000").exists() && mount.path("d/sub").is_dir() && !mount.path("d/none").exists());
+    let requests = mount.bucket().take_requests();
+    // The root; four pages; then each name by itself, unless it was among the first 4,000.
+    assert_eq!((requests.lists, requests.heads), (1 + 4 + 3, 3));
+    assert!(mount.path("d/f00001").exists() && !mount.path("d/none").exists());
+    assert_eq!(mount.bucket().take_requests().lists, 0, "told by the listing, and by the question");
+    assert_eq!(fs::read_dir(mount.path("d")).expect("a directory").count(), NAMES + 1);
+    assert_eq!(mount.bucket().take_requests().lists, 10, "pages of 1000");
+    assert!(!mount.path("d/other").exists() && mount.path("d/f09001").exists());
+    let requests = mount.bucket().take_requests();
+    assert_eq!((requests.lists, requests.heads), (0, 0), "the directory is complete");
+}
+
+pub fn unshown() {
+    let keys = ["good", "a//b", "a/good", "./x", "../y", "both", "both/below", "marked/", "marked/x", "empty/", " lead"];
+    let long = "n".repeat(256);
+    let fill = |bucket: &crate::bucket::Bucket| {
+        keys.iter().for_each(|key| bucket.put(key, "x"));
+        bucket.put(&long, "x");
+    };
+    let mount = Fixture::of(fill, &options());
+    let mut found = BTreeSet::new();
+    walk(&mount.path(""), &mut found, &mount.path(""));
+    let expected = ["good", "a/good", "both/below", "marked/x"].map(String::from);
+    assert_eq!(found, BTreeSet::from(expected));
+    assert!(mount.path("empty").is_dir() && mount.path("both").is_dir());
+    // "a//", ".", "..", the object "both", the long name, and " lead".
+    assert_eq!(mount.handle().figures().unshown_keys, 6);
+}
+
+pub fn prefix() {
+    let served = Served::new();
+    ["in/x", "in/d/y", "inside", "out/z"].iter().for_each(|key| served.bucket.put(key, *key));
+    let mount = Fixture::new(served, "in/", &options());
+    let mut found = BTreeSet::new();
+    walk(&mount.path(""), &mut found, &mount.path(""));
+    assert_eq!(found, BTreeSet::from(["x".to_owned(), "d/y".to_owned()]));
+    assert_eq!(fs::read(mount.path("d/y")).expect("read"), b"in/d/y");
+}
+
+pub fn read_only() {
+    let mount = Fixture::of(|bucket| bucket.put("f", "x"), &options());
+    let is_refused = |done: std::io::Result<()>| assert_eq!(done.unwrap_err().kind(), ErrorKind::ReadOnlyFilesystem);
+    is_refused(fs::write(mount.path("new"), "x"));
+    is_refused(fs::write(mount.path("f"), "x"));
+    is_refused(fs::create_dir(mount.path("new")));
+    is_refused(fs::remove_file(mount.path("f")));
+    is_refused(fs::rename(mount.path("f"), mount.path("g")));
+}
+
+pub fn limit() {
+    const DIRS: usize = 60;
+    const NAMES: usize = 1000;
+    let served = Served::new();
+    (0..DIRS).for_each(|d| (0..NAMES).for_each(|n| served.bucket.put(&format!("d{d}/f{n}"), "x")));
+    let memory = 12 << 20;
+    let mount = Fixture::new(served, "", &ObjectOptions { memory, ..options() });
+    for _ in 0..2 {
+        let mut found = BTreeSet::new();
+        walk(&mount.path(""), &mut found, &mount.path(""));
+        assert_eq!(found.len(), DIRS * NAMES);
+    }
+    let figures = mount.handle().figures();
+    assert!(figures.names < (DIRS * NAMES * 3 / 4) as u64, "names were evicted: {figures:?}");
+}
+
+pub fn slow() {
+    use fuse3::raw::{Filesystem, Request};
+    let served = Served::new();
+    (0..4100).for_each(|n| served.bucket.put(&format!("d/f{n:05}"), "x"));
+    let fs = ObjectFs::new(served.operator(), "", &options()).expect("tables");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(8)
+        .thread_name("slow-lookups")
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let fs = std::sync::Arc::new(fs);
+    let request = |unique| Request { unique, uid: 0, gid: 0, pid: 0 };
+    runtime.block_on(async {
+        let d = fs.lookup(request(1), 1, "d".as_ref()).await.expect("a directory").attr.ino;
+        fs.lookup(request(2), d, "f00001".as_ref()).await.expect("a file");
+        served.bucket.set_latency(Duration::from_millis(400));
+        served.bucket.take_requests();
+        let tasks: Vec<_> = (0..1000)
+            .map(|n| {
+                let fs = fs.clone();
+                tokio::spawn(async move { fs.lookup(request(n + 10), d, format!("none{n}").as_ref()).await })
+            })
+            .collect();
+        assert!(within(Duration::from_secs(20), || fs.handle().figures().running == 1000), "all wait at once");
+        let threads = fs::read_dir("/proc/self/task").expect("threads").filter_map(Result::ok);
+        let threads = threads.filter(|thread| {
+            fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim() == "slow-lookups")
+        });
+        assert!(threads.count() <= 10);
+        for task in tasks {
+            assert_eq!(task.await.expect("no panic").expect("an absence").attr.ino, 0);
+        }
+    });
+}
