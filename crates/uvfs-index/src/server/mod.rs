@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -77,7 +77,8 @@ impl IndexSocket {
         }
         let mut name = path.as_os_str().to_owned();
         name.push(".lock");
-        let lock = File::options().create(true).write(true).truncate(false).open(&name).map_err(said)?;
+        let lock =
+            File::options().create(true).write(true).truncate(false).mode(0o600).open(&name).map_err(said)?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| format!("a server listens at {shown} already; end it with: uvfs index --stop"))?;
         match std::fs::remove_file(path) {

@@ -307,7 +307,8 @@ impl NameTable {
         let at = self.lookup(dir, name);
         if let Some(at) = at.filter(|&at| !self.names[at as usize].dead) {
             let file = self.names[at as usize].file;
-            if known == Some(file) || (foreign && self.files[file as usize].foreign) {
+            let old = &self.files[file as usize];
+            if known == Some(file) || (foreign && old.foreign && old.ino == facts.ino) {
                 self.files[file as usize].set(facts);
                 if note == Note::Tick {
                     self.touch_file(file);

@@ -13,7 +13,7 @@ use crate::queue::{Report, ToDo};
 use crate::scan::{DirListing, read_below, scan};
 use crate::table::{HostHandle, NameTable, Note, PutError, ROOT};
 
-/// Looks at the way up before the tree is read anew.
+/// Looks at the way up before the tree is read anew, and at a directory before it counts as gone.
 const TRIES: usize = 3;
 
 /// Why following cannot go on.
@@ -218,7 +218,10 @@ impl Shared {
     /// Looks at a name, and puts it into the table.
     fn put(&self, handle: &HostHandle, name: &[u8], last: &mut LastDir) -> Result<PutStep, Stop> {
         if last.as_ref().is_none_or(|(known, _)| known != handle) {
-            match self.host.open_handle(handle) {
+            // While a directory above it is being renamed, one that exists may seem to be gone.
+            let mut tries = (0..TRIES).map(|_| self.host.open_handle(handle));
+            let opened = tries.find(|opened| !matches!(opened, Err(Errno::STALE)));
+            match opened.unwrap_or(Err(Errno::STALE)) {
                 Ok(fd) => *last = Some((handle.clone(), fd)),
                 // The directory is gone; its own name is reported too.
                 Err(Errno::STALE | Errno::NOENT) => return Ok(PutStep::Done),
