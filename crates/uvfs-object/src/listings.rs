@@ -229,8 +229,8 @@ impl DirListing {
         }
         if ended {
             let whole = source.whole.take();
-            let complete = source.all_cached
-                && whole.is_some_and(|whole| whole.complete(Ttl::For(at.tree.ttl)));
+            let complete =
+                source.all_cached && whole.is_some_and(|whole| whole.complete(Ttl::For(at.tree.ttl)));
             if let Some(state) = state {
                 state.listed.store(at.tree.now(), Relaxed);
                 state.whole.store(if complete { self.number } else { 0 }, Relaxed);

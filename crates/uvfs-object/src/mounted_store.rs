@@ -63,7 +63,12 @@ pub fn mount(location: &Location, options: &ObjectOptions, dir: &Path) -> Result
 ///
 /// # Errors
 /// One sentence: the mount fails.
-pub fn mount_fs(fs: ObjectFs, name: &str, options: &ObjectOptions, dir: &Path) -> Result<MountedStore, OpenError> {
+pub fn mount_fs(
+    fs: ObjectFs,
+    name: &str,
+    options: &ObjectOptions,
+    dir: &Path,
+) -> Result<MountedStore, OpenError> {
     serve(runtime()?, fs, name, options, dir)
 }
 
@@ -90,7 +95,11 @@ fn serve(
     let mut mount = MountOptions::default();
     // A comma would end the option in which fusermount3 passes it on.
     mount.fs_name(options.fsname.as_deref().unwrap_or(name).replace(',', "\\,"));
-    mount.read_only(true).default_permissions(true).allow_other(options.allow_other).custom_options("subtype=uvfs");
+    mount
+        .read_only(true)
+        .default_permissions(true)
+        .allow_other(options.allow_other)
+        .custom_options("subtype=uvfs");
     let session = Session::new(mount);
     let session = runtime.block_on(async {
         if root { session.mount(fs, dir).await } else { session.mount_with_unprivileged(fs, dir).await }
@@ -98,7 +107,8 @@ fn serve(
     let session = session.map_err(failed)?;
     let ended = std::sync::Arc::new(Ended::default());
     runtime.spawn(watch(session, ended.clone()));
-    let mut mounted = MountedStore { runtime: Some(runtime), handle, dir: dir.to_owned(), connection: 0, ended };
+    let mut mounted =
+        MountedStore { runtime: Some(runtime), handle, dir: dir.to_owned(), connection: 0, ended };
     mounted.wait_until_it_answers().map_err(failed)?;
     let device = rustix::fs::stat(dir).map_err(|error| failed(error.into()))?.st_dev;
     mounted.connection = rustix::fs::minor(device);

@@ -129,7 +129,11 @@ impl OpenObject {
         budget.register(&object);
         if object.version.size == 0 {
             let now = object.store.head(&object.key).await?;
-            return if now.is_some_and(|now| object.version.is(&now)) { Ok(object) } else { Err(libc::ESTALE) };
+            return if now.is_some_and(|now| object.version.is(&now)) {
+                Ok(object)
+            } else {
+                Err(libc::ESTALE)
+            };
         }
         let first = object.start(&mut object.window.lock(), 0..FIRST.min(object.version.size), true);
         if let Some(fetch) = first {
@@ -191,8 +195,8 @@ impl OpenObject {
     /// Decide what a read fetches.
     fn plan(&self, range: Range<u64>) -> Vec<(Range<u64>, Fetch)> {
         let mut window = self.window.lock();
-        let follows =
-            range.start <= window.next.saturating_add(SLACK) && range.start.saturating_add(SLACK) >= window.next;
+        let follows = range.start <= window.next.saturating_add(SLACK)
+            && range.start.saturating_add(SLACK) >= window.next;
         if follows {
             window.next = window.next.max(range.end);
             window.ahead = (window.ahead * 2).max(FIRST).min(self.read_ahead);

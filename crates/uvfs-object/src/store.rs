@@ -5,6 +5,7 @@
 //! log. Messages name the operation, the key and the store's own code, never a header or a credential.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use opendal::layers::{RetryLayer, TimeoutLayer};
 use opendal::options::{ListOptions, ReaderOptions};
 use opendal::services::{Fs, Memory, S3};
 use opendal::{EntryMode, ErrorKind, Lister, Metadata, Operator};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::location::Location;
 use crate::options::ObjectOptions;
@@ -22,6 +24,8 @@ use crate::version::Version;
 pub(crate) const PAGE: usize = 1000;
 /// HEADs at one time, for stores whose listings tell names only.
 const HEADS: usize = 16;
+/// Calls of the store at one time; each has a connection, and so a descriptor.
+const CALLS: usize = 128;
 
 /// Why a store cannot be mounted. One sentence.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -42,6 +46,7 @@ pub(crate) type Failed = i32;
 pub(crate) struct Store {
     op: Operator,
     prefix: String,
+    calls: Arc<Semaphore>,
 }
 
 /// The innermost reason.
@@ -108,9 +113,8 @@ fn operator(location: &Location, options: &ObjectOptions) -> Result<(Operator, S
     match location.scheme() {
         "s3" => {
             // Else OpenDAL asks for it; servers other than AWS mostly take any.
-            let from_env = || {
-                ["AWS_REGION", "AWS_DEFAULT_REGION"].iter().find_map(|name| std::env::var(name).ok())
-            };
+            let from_env =
+                || ["AWS_REGION", "AWS_DEFAULT_REGION"].iter().find_map(|name| std::env::var(name).ok());
             let region = options.region.clone().or_else(from_env).unwrap_or_else(|| "us-east-1".into());
             let mut builder = S3::default().bucket(location.bucket()).region(&region);
             if let Some(endpoint) = &options.endpoint {
@@ -181,7 +185,12 @@ impl Store {
             .with_max_delay(Duration::from_secs(5))
             .with_max_times(options.retries);
         let op = op.layer(TimeoutLayer::new().with_timeout(timeout).with_io_timeout(timeout)).layer(retry);
-        Self { op, prefix: prefix.to_owned() }
+        Self { op, prefix: prefix.to_owned(), calls: Arc::new(Semaphore::new(CALLS)) }
+    }
+
+    /// The right to one call. `None` would mean that the semaphore was closed, which nobody does.
+    async fn call(&self) -> Option<SemaphorePermit<'_>> {
+        self.calls.acquire().await.ok()
     }
 
     /// The prefix that is mounted.
@@ -203,6 +212,7 @@ impl Store {
 
     /// The first key below a prefix: one LIST of one key.
     async fn first(&self, prefix: &str) -> opendal::Result<Option<String>> {
+        let _call = self.call().await;
         let options = ListOptions { limit: Some(1), recursive: true, ..ListOptions::default() };
         let mut lister = match self.op.lister_options(prefix, options).await {
             // Not every store lists recursively.
@@ -238,6 +248,7 @@ impl Store {
     /// # Errors
     /// Those of [`errno`].
     pub(crate) async fn head(&self, key: &str) -> Result<Option<Version>, Failed> {
+        let _call = self.call().await;
         match self.op.stat(key).await {
             Ok(meta) if meta.mode() == EntryMode::DIR => Ok(None),
             Ok(meta) => Ok(Some(Version::of(&meta))),
@@ -277,6 +288,7 @@ impl Store {
             content_length_hint: Some(want.size),
             ..ReaderOptions::default()
         };
+        let _call = self.call().await;
         let reader = self.op.reader_options(key, options).await.map_err(failed)?;
         let data = reader.read(range.clone()).await.map_err(failed)?.to_bytes();
         if data.len() as u64 != range.end - range.start {
@@ -312,6 +324,7 @@ impl Listing {
     /// # Errors
     /// Those of [`errno`]; the listing is of no more use.
     pub(crate) async fn more(&mut self, most: usize, out: &mut Vec<Listed>) -> Result<(), Failed> {
+        let _call = self.store.call().await;
         while out.len() < most && !self.ended {
             match self.lister.next().await {
                 None => self.ended = true,

@@ -71,7 +71,8 @@ impl ObjectNode {
             Kind::File(version) => What::File(version.clone()),
             Kind::Dir => What::Dir(Box::default()),
         };
-        let node = Self { what, told: AtomicU64::new(0), listing: AtomicU64::new(0), external: external.clone() };
+        let node =
+            Self { what, told: AtomicU64::new(0), listing: AtomicU64::new(0), external: external.clone() };
         external.add(node.owned());
         node
     }
@@ -184,7 +185,8 @@ impl Tree {
     /// # Errors
     /// ENOMEM.
     pub(crate) fn new(prefix: &str, options: &ObjectOptions) -> Result<Self, CacheError> {
-        let cache = NodeCache::<ObjectNode>::new(Config { memory_limit: options.shares().1, ..Config::default() })?;
+        let cache =
+            NodeCache::<ObjectNode>::new(Config { memory_limit: options.shares().1, ..Config::default() })?;
         let external = cache.external_bytes();
         let mounted = time(SystemTime::now());
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
