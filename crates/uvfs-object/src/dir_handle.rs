@@ -85,7 +85,7 @@ impl DirHandle {
     /// The entries from a place on: some of them, or none at the end.
     ///
     /// # Errors
-    /// What the LIST failed with. ESTALE: the place is in names that were dropped.
+    /// The error of the LIST. ESTALE: the place is in names that were dropped.
     pub(crate) async fn entries(
         &self,
         listings: &Listings,

@@ -169,7 +169,7 @@ impl MountedStore {
         true
     }
 
-    /// Unmount, also while it is in use: then the name goes now, and what is open gets errors once the mount is dropped.
+    /// Unmount, also while it is in use: then the name goes now, and open files get errors once the mount is dropped.
     ///
     /// # Errors
     /// It is not mounted any more, or may not be unmounted.
@@ -186,7 +186,7 @@ impl MountedStore {
         }
     }
 
-    /// Unmount, and end the connection to the kernel with it: whoever waits in the mount gets an error. fuse3 reads the
+    /// Unmount, and end the connection to the kernel with it: callers that wait in the mount get an error. fuse3 reads the
     /// requests of root's mounts in a thread that nothing else would wake.
     fn end(&self) -> io::Result<()> {
         if !rustix::process::geteuid().is_root() {

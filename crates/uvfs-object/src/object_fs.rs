@@ -28,7 +28,7 @@ use crate::options::ObjectOptions;
 use crate::store::{Failed, OpenError, Store};
 use crate::tree::{ALWAYS, Tree};
 
-/// FOPEN_KEEP_CACHE: what the kernel has cached of it stays.
+/// FOPEN_KEEP_CACHE: the kernel's cached pages stay.
 const KEEP_CACHE: u32 = 1 << 1;
 /// FOPEN_CACHE_DIR: the kernel may cache the names.
 const CACHE_DIR: u32 = 1 << 3;
@@ -102,7 +102,7 @@ impl fmt::Debug for ObjectFs {
 }
 
 impl ObjectFs {
-    /// The file system of what lies below a prefix (empty, or with a slash at its end) in a store. Layers for retries and
+    /// The file system of the keys below a prefix (empty, or with a slash at its end) in a store. Layers for retries and
     /// time-outs are added here. Asks nothing.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
-//! The store behind a mount: OpenDAL's operator with retries and time-outs, and what its errors mean.
+//! The store behind a mount: OpenDAL's operator with retries and time-outs, and the meaning of its errors.
 //!
 //! Three calls go out: LIST of a prefix, HEAD of a key, ranged GET of a version. Throttling, time-outs and faults of the
-//! server are tried again by OpenDAL's layers, with growing and random pauses; what is left is EIO, with one line in the
+//! server are tried again by OpenDAL's layers, with growing and random pauses; the rest is EIO, with one line in the
 //! log. Messages name the operation, the key and the store's own code, never a header or a credential.
 
 use std::ops::Range;
@@ -58,7 +58,7 @@ fn root_cause(error: &opendal::Error) -> Option<String> {
     Some(cause.to_string())
 }
 
-/// A few words about an error, without what may be secret.
+/// A few words about an error, without secrets.
 fn why(error: &opendal::Error) -> String {
     // As the S3 service prints the store's answer.
     let code = error.message().split_once("code: \"").and_then(|(_, rest)| rest.split_once('"'));
@@ -80,7 +80,7 @@ fn why(error: &opendal::Error) -> String {
     }
 }
 
-/// The errno of an error. What is not the caller's affair is logged.
+/// The errno of an error. EIO is logged with its reason.
 fn errno(what: &str, key: &str, error: &opendal::Error) -> Failed {
     let errno = match error.kind() {
         ErrorKind::NotFound => libc::ENOENT,
@@ -150,7 +150,7 @@ fn other(scheme: &str, location: &Location, options: &ObjectOptions) -> Result<O
     })
 }
 
-/// What a listing tells of one key.
+/// One key, as a listing tells it.
 #[derive(Debug)]
 pub(crate) struct Listed {
     pub(crate) key: String,
@@ -159,7 +159,7 @@ pub(crate) struct Listed {
     pub(crate) is_dir: bool,
 }
 
-/// A ranged read, and what the store said about the object with it.
+/// A ranged read, and the object's version as the store said with it.
 #[derive(Debug)]
 pub(crate) struct Read {
     pub(crate) data: Bytes,
@@ -318,7 +318,7 @@ impl Listing {
         self.ended
     }
 
-    /// Take up to `most` more keys into `out`. If the future is dropped, what was taken is in `out`, and the next call
+    /// Take up to `most` more keys into `out`. If the future is dropped, the keys taken are in `out`, and the next call
     /// goes on.
     ///
     /// # Errors
@@ -342,7 +342,7 @@ impl Listing {
         Ok(())
     }
 
-    /// Ask for what the listing did not tell: some stores list names only.
+    /// Ask for versions that the listing did not tell: some stores list names only.
     ///
     /// # Errors
     /// Those of [`errno`].

@@ -30,7 +30,7 @@ struct Stored {
 }
 
 #[allow(dead_code, reason = "the example plans none")]
-/// What goes wrong with the next request of a kind.
+/// A fault of the next request of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The request is served.
