@@ -134,7 +134,9 @@ mod here {
     fn end_at_signal(mut signals: Signals, mounted: &MountedStore) {
         loop {
             match signals.wait() {
-                Ok(Asked::Reload) => tracing::warn!("SIGHUP is ignored: an object store has nothing to reload"),
+                Ok(Asked::Reload) => {
+                    tracing::warn!("SIGHUP is ignored: an object store has nothing to reload")
+                }
                 Ok(Asked::End(signal)) => {
                     tracing::info!(%signal, "unmounting");
                     break;
@@ -184,8 +186,10 @@ mod tests {
     #[cfg(feature = "object")]
     #[test]
     fn options_and_urls_are_checked() {
-        let with = |options: &str| args::Mount { options: vec![options.to_owned()], ..args::Mount::default() };
-        check(&with("ro,endpoint=http://x:9000,ttl=0.5,part-size=1m,read-ahead=0,memory=64m"), "s3://b/p").expect("good");
+        let with =
+            |options: &str| args::Mount { options: vec![options.to_owned()], ..args::Mount::default() };
+        check(&with("ro,endpoint=http://x:9000,ttl=0.5,part-size=1m,read-ahead=0,memory=64m"), "s3://b/p")
+            .expect("good");
         let refused = |options: &str, url: &str| check(&with(options), url).expect_err("refused").to_string();
         assert!(refused("ttl=soon", "s3://b").contains("expected seconds"));
         assert!(refused("part-size=0", "s3://b").contains("at least one byte"));

@@ -144,11 +144,21 @@ const KNOWN: &[Known] = &[
         "preload",
         "fill the cache in the background, until all is in it or memory= is nearly used up (.uvfs/preload says how far it is)",
     ),
-    value(Of::Object, "endpoint", "URL", "the server, such as http://127.0.0.1:9000; else the environment's, or the scheme's own"),
+    value(
+        Of::Object,
+        "endpoint",
+        "URL",
+        "the server, such as http://127.0.0.1:9000; else the environment's, or the scheme's own",
+    ),
     value(Of::Object, "region", "NAME", "the region of S3; else the environment's, or us-east-1"),
     value(Of::Object, "ttl", "SECONDS", "how long names are believed after the store told them (default 60)"),
     value(Of::Object, "part-size", "BYTES", "most bytes of one ranged read (default 8m)"),
-    value(Of::Object, "read-ahead", "BYTES", "most bytes that are read ahead of a sequential reader (default 32m; 0: none)"),
+    value(
+        Of::Object,
+        "read-ahead",
+        "BYTES",
+        "most bytes that are read ahead of a sequential reader (default 32m; 0: none)",
+    ),
 ];
 
 /// Options of a file system, still as text: name and value.

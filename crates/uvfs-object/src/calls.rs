@@ -157,7 +157,8 @@ mod tests {
         let calls = Calls::new(Duration::from_secs(5));
         let late = calls.run((1, 0), std::future::pending::<std::result::Result<(), i32>>()).await;
         assert_eq!(late, Err(Errno::from(libc::EIO)));
-        let broken = calls.run((2, 0), async { if calls.running() == 1 { panic!("planted") } else { Ok(()) } }).await;
+        let broken =
+            calls.run((2, 0), async { if calls.running() == 1 { panic!("planted") } else { Ok(()) } }).await;
         assert_eq!(broken, Err(Errno::from(libc::EIO)));
     }
 }

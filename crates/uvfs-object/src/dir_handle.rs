@@ -50,7 +50,12 @@ impl DirHandle {
     }
 
     /// The listing that a place belongs to, and the index in it.
-    fn at(&self, listings: &Listings, tree: &Tree, offset: u64) -> std::result::Result<(Arc<DirListing>, usize), Failed> {
+    fn at(
+        &self,
+        listings: &Listings,
+        tree: &Tree,
+        offset: u64,
+    ) -> std::result::Result<(Arc<DirListing>, usize), Failed> {
         let mut own = self.listing.lock();
         let (number, index) = (offset >> INDEX_BITS, offset & ((1 << INDEX_BITS) - 1));
         if let Some(listing) = &*own {
@@ -80,7 +85,7 @@ impl DirHandle {
     /// The entries from a place on: some of them, or none at the end.
     ///
     /// # Errors
-    /// What the LIST failed with. ESTALE: the place is in names that were dropped.
+    /// The error of the LIST. ESTALE: the place is in names that were dropped.
     pub(crate) async fn entries(
         &self,
         listings: &Listings,
@@ -97,7 +102,8 @@ impl DirHandle {
             state.read.store(listing.began, Relaxed);
         }
         let number = (listing.number & (u64::MAX >> (INDEX_BITS + 1))) << INDEX_BITS;
-        let mut entries = Entries { tree, dir: self.node.clone(), number, ready: VecDeque::new(), taken: None };
+        let mut entries =
+            Entries { tree, dir: self.node.clone(), number, ready: VecDeque::new(), taken: None };
         entries.fill(index, batch.as_deref());
         Ok(entries)
     }

@@ -1,7 +1,7 @@
 //! Listings: LISTs of directories, each shared by all that need it.
 //!
 //! A [`DirListing`] is one LIST of one directory, taken in batches of up to four pages. A batch's names and attributes go
-//! into the tree, and stay in the listing for its readers. Whoever needs a batch first asks for it; others wait for that
+//! into the tree, and stay in the listing for its readers. The first that needs a batch asks for it; others wait for that
 //! ([`DirListing::batch`]). So any number of lookups and readers of a cold directory make one LIST. A listing is joined for
 //! a TTL after it began. If the last that needs it goes, so does the call under way.
 //!
@@ -164,7 +164,7 @@ impl DirListing {
     /// The batch with an index; `None` at the end.
     ///
     /// # Errors
-    /// What the LIST failed with, for all that need the batch. ESTALE: it was dropped.
+    /// The error of the LIST, for all that need the batch. ESTALE: it was dropped.
     pub(crate) async fn batch(&self, at: &Listings, index: usize) -> Result<Option<Arc<Batch>>, Failed> {
         loop {
             if let Some(known) = self.known(index) {
@@ -229,8 +229,8 @@ impl DirListing {
         }
         if ended {
             let whole = source.whole.take();
-            let complete = source.all_cached
-                && whole.is_some_and(|whole| whole.complete(Ttl::For(at.tree.ttl)));
+            let complete =
+                source.all_cached && whole.is_some_and(|whole| whole.complete(Ttl::For(at.tree.ttl)));
             if let Some(state) = state {
                 state.listed.store(at.tree.now(), Relaxed);
                 state.whole.store(if complete { self.number } else { 0 }, Relaxed);

@@ -115,7 +115,10 @@ mod tests {
     #[test]
     fn what_names_no_place_is_refused() {
         assert!(matches!(Location::parse("bucket"), Err(LocationError::NoUrl(_))));
-        assert!(matches!(Location::parse("s3:///x"), Err(LocationError::NoBucket(_) | LocationError::NoUrl(_))));
+        assert!(matches!(
+            Location::parse("s3:///x"),
+            Err(LocationError::NoBucket(_) | LocationError::NoUrl(_))
+        ));
         for text in ["s3://b/a//c", "s3://b/../c", "s3://b/ a"] {
             assert!(matches!(Location::parse(text), Err(LocationError::Prefix(_))), "{text}");
         }

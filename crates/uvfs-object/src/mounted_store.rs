@@ -38,6 +38,8 @@ pub struct MountedStore {
     runtime: Option<Runtime>,
     handle: ObjectHandle,
     dir: PathBuf,
+    /// The number of the connection to the kernel.
+    connection: u32,
     ended: std::sync::Arc<Ended>,
 }
 
@@ -61,7 +63,12 @@ pub fn mount(location: &Location, options: &ObjectOptions, dir: &Path) -> Result
 ///
 /// # Errors
 /// One sentence: the mount fails.
-pub fn mount_fs(fs: ObjectFs, name: &str, options: &ObjectOptions, dir: &Path) -> Result<MountedStore, OpenError> {
+pub fn mount_fs(
+    fs: ObjectFs,
+    name: &str,
+    options: &ObjectOptions,
+    dir: &Path,
+) -> Result<MountedStore, OpenError> {
     serve(runtime()?, fs, name, options, dir)
 }
 
@@ -88,7 +95,11 @@ fn serve(
     let mut mount = MountOptions::default();
     // A comma would end the option in which fusermount3 passes it on.
     mount.fs_name(options.fsname.as_deref().unwrap_or(name).replace(',', "\\,"));
-    mount.read_only(true).default_permissions(true).allow_other(options.allow_other).custom_options("subtype=uvfs");
+    mount
+        .read_only(true)
+        .default_permissions(true)
+        .allow_other(options.allow_other)
+        .custom_options("subtype=uvfs");
     let session = Session::new(mount);
     let session = runtime.block_on(async {
         if root { session.mount(fs, dir).await } else { session.mount_with_unprivileged(fs, dir).await }
@@ -96,8 +107,11 @@ fn serve(
     let session = session.map_err(failed)?;
     let ended = std::sync::Arc::new(Ended::default());
     runtime.spawn(watch(session, ended.clone()));
-    let mounted = MountedStore { runtime: Some(runtime), handle, dir: dir.to_owned(), ended };
+    let mut mounted =
+        MountedStore { runtime: Some(runtime), handle, dir: dir.to_owned(), connection: 0, ended };
     mounted.wait_until_it_answers().map_err(failed)?;
+    let device = rustix::fs::stat(dir).map_err(|error| failed(error.into()))?.st_dev;
+    mounted.connection = rustix::fs::minor(device);
     Ok(mounted)
 }
 
@@ -155,7 +169,7 @@ impl MountedStore {
         true
     }
 
-    /// Unmount, also while it is in use: then the name goes now, and what is open gets errors once the mount is dropped.
+    /// Unmount, also while it is in use: then the name goes now, and open files get errors once the mount is dropped.
     ///
     /// # Errors
     /// It is not mounted any more, or may not be unmounted.
@@ -171,17 +185,40 @@ impl MountedStore {
             done => Ok(done?),
         }
     }
+
+    /// Unmount, and end the connection to the kernel with it: callers that wait in the mount get an error. fuse3 reads the
+    /// requests of root's mounts in a thread that nothing else would wake.
+    fn end(&self) -> io::Result<()> {
+        if !rustix::process::geteuid().is_root() {
+            return self.unmount();
+        }
+        let flags = UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH;
+        Ok(rustix::mount::unmount(&self.dir, flags)?)
+    }
+}
+
+impl MountedStore {
+    /// End the connection of a mount that was detached before.
+    fn abort(&self) {
+        let file = format!("/sys/fs/fuse/connections/{}/abort", self.connection);
+        if let Err(error) = std::fs::write(&file, "1") {
+            tracing::warn!("the connection to the kernel is not aborted: {file}: {error}");
+        }
+    }
 }
 
 impl Drop for MountedStore {
     /// Unmounts if that was not done, and ends the calls under way: their callers get an error.
     fn drop(&mut self) {
         if !self.wait_for(Duration::ZERO)
-            && let Err(error) = self.unmount()
+            && let Err(error) = self.end()
         {
             tracing::warn!("{} was not unmounted: {error}", self.dir.display());
         }
-        self.wait_for(GRACE);
+        if !self.wait_for(GRACE) {
+            self.abort();
+            self.wait_for(GRACE);
+        }
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(GRACE);
         }

@@ -1,6 +1,6 @@
 //! From keys to names: which keys of a listing become names of a directory.
 //!
-//! A directory is a prefix. What follows the prefix, up to the next slash, is a name: a file if nothing follows, else a
+//! A directory is a prefix. The part after the prefix, up to the next slash, is a name: a file if nothing follows, else a
 //! directory. If a key is both ("a" and "a/b"), the directory has the name, and the object is reported and not shown.
 //! Keys that give no valid name are counted and logged, a line a directory; they are not shown.
 
@@ -15,7 +15,7 @@ use crate::version::Version;
 /// The longest name, as the kernel and the cache have it.
 const NAME_MAX: usize = 255;
 
-/// What a name leads to.
+/// The target of a name.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
     File(Version),
@@ -29,7 +29,7 @@ pub(crate) struct Named {
     pub(crate) kind: Kind,
 }
 
-/// What a key is to a directory.
+/// The place of a key in a directory.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Place<'k> {
     /// The directory's own marker object.
@@ -40,7 +40,7 @@ pub(crate) enum Place<'k> {
     Bad(&'static str),
 }
 
-/// What a key is to the directory with this prefix (empty, or with a slash at its end).
+/// The place of a key in the directory with this prefix (empty, or with a slash at its end).
 pub(crate) fn place<'k>(dir: &str, key: &'k str) -> Place<'k> {
     let Some(rest) = key.strip_prefix(dir) else {
         return if dir.is_empty() || key != "/" { Place::Bad("outside the prefix") } else { Place::Own };
@@ -99,7 +99,7 @@ pub(crate) struct Gathered {
 }
 
 impl Gathered {
-    /// Take a key. `version`: what the listing told of an object.
+    /// Take a key. `version`: as the listing told it.
     pub(crate) fn take(&mut self, dir: &str, key: &str, version: impl FnOnce() -> Version) {
         let (name, kind) = match place(dir, key) {
             Place::Own => return,

@@ -28,7 +28,7 @@ use crate::options::ObjectOptions;
 use crate::store::{Failed, OpenError, Store};
 use crate::tree::{ALWAYS, Tree};
 
-/// FOPEN_KEEP_CACHE: what the kernel has cached of it stays.
+/// FOPEN_KEEP_CACHE: the kernel's cached pages stay.
 const KEEP_CACHE: u32 = 1 << 1;
 /// FOPEN_CACHE_DIR: the kernel may cache the names.
 const CACHE_DIR: u32 = 1 << 3;
@@ -102,12 +102,16 @@ impl fmt::Debug for ObjectFs {
 }
 
 impl ObjectFs {
-    /// The file system of what lies below a prefix (empty, or with a slash at its end) in a store. Layers for retries and
+    /// The file system of the keys below a prefix (empty, or with a slash at its end) in a store. Layers for retries and
     /// time-outs are added here. Asks nothing.
     ///
     /// # Errors
     /// No memory for the tables.
-    pub fn new(operator: Operator, prefix: &str, options: &ObjectOptions) -> std::result::Result<Self, OpenError> {
+    pub fn new(
+        operator: Operator,
+        prefix: &str,
+        options: &ObjectOptions,
+    ) -> std::result::Result<Self, OpenError> {
         Self::of(Store::new(operator, prefix, options), options)
     }
 
@@ -167,7 +171,13 @@ impl Core {
         }
     }
 
-    async fn read_file(&self, id: Inode, fh: u64, offset: u64, size: u32) -> std::result::Result<ReplyData, Failed> {
+    async fn read_file(
+        &self,
+        id: Inode,
+        fh: u64,
+        offset: u64,
+        size: u32,
+    ) -> std::result::Result<ReplyData, Failed> {
         let object = self.files.lock().get(&fh).cloned().ok_or(libc::EBADF)?;
         let was_stale = object.is_stale();
         let read = object.read(offset, size.into()).await;
@@ -297,7 +307,16 @@ impl Filesystem for ObjectFs {
     async fn statfs(&self, _req: Request, _inode: Inode) -> Result<ReplyStatFs> {
         let names = self.0.tree.cache().counters().dentries;
         let (bsize, namelen) = (1 << 20, 255);
-        Ok(ReplyStatFs { blocks: 0, bfree: 0, bavail: 0, files: names, ffree: 0, bsize, namelen, frsize: bsize })
+        Ok(ReplyStatFs {
+            blocks: 0,
+            bfree: 0,
+            bavail: 0,
+            files: names,
+            ffree: 0,
+            bsize,
+            namelen,
+            frsize: bsize,
+        })
     }
 
     async fn interrupt(&self, _req: Request, unique: u64) -> Result<()> {
@@ -307,7 +326,13 @@ impl Filesystem for ObjectFs {
         Ok(())
     }
 
-    async fn setattr(&self, _req: Request, _inode: Inode, _fh: Option<u64>, _set: SetAttr) -> Result<ReplyAttr> {
+    async fn setattr(
+        &self,
+        _req: Request,
+        _inode: Inode,
+        _fh: Option<u64>,
+        _set: SetAttr,
+    ) -> Result<ReplyAttr> {
         read_only()
     }
 

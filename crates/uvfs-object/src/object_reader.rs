@@ -6,8 +6,8 @@
 //! request is bound to its ETag, and the ETag of the answer is compared too. Stores without ETags are asked after each read
 //! whether time and length are the same.
 //!
-//! Read-ahead: while reads follow each other, what is asked for ahead of them doubles, up to a bound, in parts that are
-//! fetched at once. A read elsewhere asks for its own bytes only, and what was ahead is dropped; a dropped part that
+//! Read-ahead: while reads follow each other, the range ahead of them doubles, up to a bound, in parts that are
+//! fetched at once. A read elsewhere asks for its own bytes only, and parts ahead are dropped; a dropped part that
 //! nobody waits for is cancelled. Reads within [`SLACK`] of the expected place count as following, because the kernel's
 //! own read-ahead comes in any order.
 //!
@@ -28,7 +28,7 @@ use crate::data_budget::{DataBudget, DataShare};
 use crate::store::{Failed, Store};
 use crate::version::Version;
 
-/// What an open reads, and the first step of read-ahead.
+/// Bytes that an open reads, and the first step of read-ahead.
 pub(crate) const FIRST: u64 = 128 << 10;
 /// How far from the expected place a read still follows.
 const SLACK: u64 = 1 << 20;
@@ -105,7 +105,7 @@ impl OpenObject {
     /// Open a version of an object: its beginning is read.
     ///
     /// # Errors
-    /// ESTALE: the store has another version. EIO, and what the store's errors mean.
+    /// ESTALE: the store has another version. EIO, and the store's other errors.
     pub(crate) async fn open(
         store: Store,
         key: String,
@@ -129,7 +129,11 @@ impl OpenObject {
         budget.register(&object);
         if object.version.size == 0 {
             let now = object.store.head(&object.key).await?;
-            return if now.is_some_and(|now| object.version.is(&now)) { Ok(object) } else { Err(libc::ESTALE) };
+            return if now.is_some_and(|now| object.version.is(&now)) {
+                Ok(object)
+            } else {
+                Err(libc::ESTALE)
+            };
         }
         let first = object.start(&mut object.window.lock(), 0..FIRST.min(object.version.size), true);
         if let Some(fetch) = first {
@@ -142,7 +146,7 @@ impl OpenObject {
         self.last_read.load(Relaxed)
     }
 
-    /// Drop what nobody waits for. False: the file is in use at this moment.
+    /// Drop the parts that nobody waits for. False: the file is in use at this moment.
     pub(crate) fn give_up(&self) -> bool {
         let Some(mut window) = self.window.try_lock() else { return false };
         window.parts.clear();
@@ -188,11 +192,11 @@ impl OpenObject {
         fetches
     }
 
-    /// Decide what a read fetches.
+    /// Decide which parts a read fetches.
     fn plan(&self, range: Range<u64>) -> Vec<(Range<u64>, Fetch)> {
         let mut window = self.window.lock();
-        let follows =
-            range.start <= window.next.saturating_add(SLACK) && range.start.saturating_add(SLACK) >= window.next;
+        let follows = range.start <= window.next.saturating_add(SLACK)
+            && range.start.saturating_add(SLACK) >= window.next;
         if follows {
             window.next = window.next.max(range.end);
             window.ahead = (window.ahead * 2).max(FIRST).min(self.read_ahead);
@@ -208,7 +212,7 @@ impl OpenObject {
         let due = window.ahead != 0 && known < window.next.saturating_add(window.ahead / 2);
         let fetches = self.cover(&mut window, range.clone(), true);
         if due && wanted > range.end {
-            // What is not had because of the budget is asked for later.
+            // Parts that the budget refuses are asked for later.
             let _ = self.cover(&mut window, range.end..wanted, false);
         }
         fetches
@@ -217,7 +221,7 @@ impl OpenObject {
     /// Read; fewer bytes only at the end of the file.
     ///
     /// # Errors
-    /// ESTALE: the object is another version now. EIO, and what the store's errors mean.
+    /// ESTALE: the object is another version now. EIO, and the store's other errors.
     pub(crate) async fn read(&self, offset: u64, len: u64) -> Result<Bytes, Failed> {
         self.last_read.store(self.budget.tick(), Relaxed);
         let range = offset..offset.saturating_add(len).min(self.version.size);

@@ -1,10 +1,11 @@
-//! The store behind a mount: OpenDAL's operator with retries and time-outs, and what its errors mean.
+//! The store behind a mount: OpenDAL's operator with retries and time-outs, and the meaning of its errors.
 //!
 //! Three calls go out: LIST of a prefix, HEAD of a key, ranged GET of a version. Throttling, time-outs and faults of the
-//! server are tried again by OpenDAL's layers, with growing and random pauses; what is left is EIO, with one line in the
+//! server are tried again by OpenDAL's layers, with growing and random pauses; the rest is EIO, with one line in the
 //! log. Messages name the operation, the key and the store's own code, never a header or a credential.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use opendal::layers::{RetryLayer, TimeoutLayer};
 use opendal::options::{ListOptions, ReaderOptions};
 use opendal::services::{Fs, Memory, S3};
 use opendal::{EntryMode, ErrorKind, Lister, Metadata, Operator};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::location::Location;
 use crate::options::ObjectOptions;
@@ -22,6 +24,8 @@ use crate::version::Version;
 pub(crate) const PAGE: usize = 1000;
 /// HEADs at one time, for stores whose listings tell names only.
 const HEADS: usize = 16;
+/// Calls of the store at one time; each has a connection, and so a descriptor.
+const CALLS: usize = 128;
 
 /// Why a store cannot be mounted. One sentence.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -42,6 +46,7 @@ pub(crate) type Failed = i32;
 pub(crate) struct Store {
     op: Operator,
     prefix: String,
+    calls: Arc<Semaphore>,
 }
 
 /// The innermost reason.
@@ -53,7 +58,7 @@ fn root_cause(error: &opendal::Error) -> Option<String> {
     Some(cause.to_string())
 }
 
-/// A few words about an error, without what may be secret.
+/// A few words about an error, without secrets.
 fn why(error: &opendal::Error) -> String {
     // As the S3 service prints the store's answer.
     let code = error.message().split_once("code: \"").and_then(|(_, rest)| rest.split_once('"'));
@@ -75,7 +80,7 @@ fn why(error: &opendal::Error) -> String {
     }
 }
 
-/// The errno of an error. What is not the caller's affair is logged.
+/// The errno of an error. EIO is logged with its reason.
 fn errno(what: &str, key: &str, error: &opendal::Error) -> Failed {
     let errno = match error.kind() {
         ErrorKind::NotFound => libc::ENOENT,
@@ -108,9 +113,8 @@ fn operator(location: &Location, options: &ObjectOptions) -> Result<(Operator, S
     match location.scheme() {
         "s3" => {
             // Else OpenDAL asks for it; servers other than AWS mostly take any.
-            let from_env = || {
-                ["AWS_REGION", "AWS_DEFAULT_REGION"].iter().find_map(|name| std::env::var(name).ok())
-            };
+            let from_env =
+                || ["AWS_REGION", "AWS_DEFAULT_REGION"].iter().find_map(|name| std::env::var(name).ok());
             let region = options.region.clone().or_else(from_env).unwrap_or_else(|| "us-east-1".into());
             let mut builder = S3::default().bucket(location.bucket()).region(&region);
             if let Some(endpoint) = &options.endpoint {
@@ -146,7 +150,7 @@ fn other(scheme: &str, location: &Location, options: &ObjectOptions) -> Result<O
     })
 }
 
-/// What a listing tells of one key.
+/// One key, as a listing tells it.
 #[derive(Debug)]
 pub(crate) struct Listed {
     pub(crate) key: String,
@@ -155,7 +159,7 @@ pub(crate) struct Listed {
     pub(crate) is_dir: bool,
 }
 
-/// A ranged read, and what the store said about the object with it.
+/// A ranged read, and the object's version as the store said with it.
 #[derive(Debug)]
 pub(crate) struct Read {
     pub(crate) data: Bytes,
@@ -181,7 +185,12 @@ impl Store {
             .with_max_delay(Duration::from_secs(5))
             .with_max_times(options.retries);
         let op = op.layer(TimeoutLayer::new().with_timeout(timeout).with_io_timeout(timeout)).layer(retry);
-        Self { op, prefix: prefix.to_owned() }
+        Self { op, prefix: prefix.to_owned(), calls: Arc::new(Semaphore::new(CALLS)) }
+    }
+
+    /// The right to one call. `None` would mean that the semaphore was closed, which nobody does.
+    async fn call(&self) -> Option<SemaphorePermit<'_>> {
+        self.calls.acquire().await.ok()
     }
 
     /// The prefix that is mounted.
@@ -203,6 +212,7 @@ impl Store {
 
     /// The first key below a prefix: one LIST of one key.
     async fn first(&self, prefix: &str) -> opendal::Result<Option<String>> {
+        let _call = self.call().await;
         let options = ListOptions { limit: Some(1), recursive: true, ..ListOptions::default() };
         let mut lister = match self.op.lister_options(prefix, options).await {
             // Not every store lists recursively.
@@ -238,6 +248,7 @@ impl Store {
     /// # Errors
     /// Those of [`errno`].
     pub(crate) async fn head(&self, key: &str) -> Result<Option<Version>, Failed> {
+        let _call = self.call().await;
         match self.op.stat(key).await {
             Ok(meta) if meta.mode() == EntryMode::DIR => Ok(None),
             Ok(meta) => Ok(Some(Version::of(&meta))),
@@ -277,6 +288,7 @@ impl Store {
             content_length_hint: Some(want.size),
             ..ReaderOptions::default()
         };
+        let _call = self.call().await;
         let reader = self.op.reader_options(key, options).await.map_err(failed)?;
         let data = reader.read(range.clone()).await.map_err(failed)?.to_bytes();
         if data.len() as u64 != range.end - range.start {
@@ -306,12 +318,13 @@ impl Listing {
         self.ended
     }
 
-    /// Take up to `most` more keys into `out`. If the future is dropped, what was taken is in `out`, and the next call
+    /// Take up to `most` more keys into `out`. If the future is dropped, the keys taken are in `out`, and the next call
     /// goes on.
     ///
     /// # Errors
     /// Those of [`errno`]; the listing is of no more use.
     pub(crate) async fn more(&mut self, most: usize, out: &mut Vec<Listed>) -> Result<(), Failed> {
+        let _call = self.store.call().await;
         while out.len() < most && !self.ended {
             match self.lister.next().await {
                 None => self.ended = true,
@@ -329,7 +342,7 @@ impl Listing {
         Ok(())
     }
 
-    /// Ask for what the listing did not tell: some stores list names only.
+    /// Ask for versions that the listing did not tell: some stores list names only.
     ///
     /// # Errors
     /// Those of [`errno`].

@@ -1,7 +1,7 @@
 //! The tree: nodes, their attributes, and the deadlines of their names.
 //!
 //! A file is one version of an object and never changes, so its attributes have no TTL. A directory is a prefix, whose
-//! attributes are the mount's. Only names expire: a TTL after the store told them. The kernel gets what is left of it.
+//! attributes are the mount's. Only names expire: a TTL after the store told them. The kernel gets the rest of it.
 //!
 //! A node's id is its id in the cache, and 1 for the root. Its number is new for each version, and stays while the name
 //! leads to that version in the cache.
@@ -37,7 +37,7 @@ const HEAP: u64 = 16;
 const BATCH_BITS: u32 = 24;
 const BATCH_MAX: u64 = (1 << BATCH_BITS) - 1;
 
-/// What is known of a directory's names. Times are milliseconds of the tree's clock.
+/// Knowledge of a directory's names. Times are milliseconds of the tree's clock.
 #[derive(Debug, Default)]
 pub(crate) struct DirState {
     /// The number of the listing that found all names last; 0: none.
@@ -50,7 +50,7 @@ pub(crate) struct DirState {
     pub(crate) read: AtomicU64,
 }
 
-/// What the tree keeps of a node besides its attributes.
+/// The tree's data of a node, besides its attributes.
 pub(crate) struct ObjectNode {
     what: What,
     /// When the store told last that the name leads here.
@@ -71,7 +71,8 @@ impl ObjectNode {
             Kind::File(version) => What::File(version.clone()),
             Kind::Dir => What::Dir(Box::default()),
         };
-        let node = Self { what, told: AtomicU64::new(0), listing: AtomicU64::new(0), external: external.clone() };
+        let node =
+            Self { what, told: AtomicU64::new(0), listing: AtomicU64::new(0), external: external.clone() };
         external.add(node.owned());
         node
     }
@@ -108,7 +109,7 @@ impl ObjectNode {
         self.listing.load(Relaxed) & BATCH_MAX
     }
 
-    /// Whether this is the node of what the store tells now.
+    /// Whether the store tells of this node now.
     pub(crate) fn is(&self, kind: &Kind) -> bool {
         match (&self.what, kind) {
             (What::File(known), Kind::File(told)) => known.is(told),
@@ -184,7 +185,8 @@ impl Tree {
     /// # Errors
     /// ENOMEM.
     pub(crate) fn new(prefix: &str, options: &ObjectOptions) -> Result<Self, CacheError> {
-        let cache = NodeCache::<ObjectNode>::new(Config { memory_limit: options.shares().1, ..Config::default() })?;
+        let cache =
+            NodeCache::<ObjectNode>::new(Config { memory_limit: options.shares().1, ..Config::default() })?;
         let external = cache.external_bytes();
         let mounted = time(SystemTime::now());
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -250,7 +252,7 @@ impl Tree {
         since + 1 + self.ahead.load(Relaxed)
     }
 
-    /// What is left at present of a TTL that began at `told`.
+    /// The rest of a TTL that began at `told`.
     pub(crate) fn left(&self, told: u64) -> Duration {
         self.ttl.saturating_sub(Duration::from_millis(self.now().saturating_sub(told)))
     }
@@ -294,7 +296,7 @@ impl Tree {
         Ok(format!("{}{path}{end}", self.prefix))
     }
 
-    /// What the store told, as an answer for the cache. `previous`: the node that the name leads to so far.
+    /// An answer of the store, for the cache. `previous`: the node that the name leads to so far.
     pub(crate) fn answer(&self, previous: Option<&Node>, kind: &Kind) -> NodeAnswer<ObjectNode> {
         let same = previous.filter(|node| node.data().is(kind));
         let ino = same.map_or_else(|| self.next.fetch_add(1, Relaxed), |node| node.attr().ino);

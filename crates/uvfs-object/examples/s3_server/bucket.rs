@@ -30,7 +30,7 @@ struct Stored {
 }
 
 #[allow(dead_code, reason = "the example plans none")]
-/// What goes wrong with the next request of a kind.
+/// A fault of the next request of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The request is served.
@@ -227,7 +227,9 @@ impl S3 for Bucket {
         let (mut last, mut truncated) = (String::new(), false);
         for (key, stored) in self.0.objects.lock().range(prefix.clone()..) {
             let Some(rest) = key.strip_prefix(&prefix) else { break };
-            let group = delimiter.as_ref().and_then(|by| rest.find(by).map(|at| &key[..prefix.len() + at + by.len()]));
+            let group = delimiter
+                .as_ref()
+                .and_then(|by| rest.find(by).map(|at| &key[..prefix.len() + at + by.len()]));
             let name = group.unwrap_or(key);
             if name <= after.as_str() || seen.contains(name) {
                 continue;
@@ -303,7 +305,10 @@ impl S3 for Bucket {
         Ok(S3Response::new(GetObjectOutput {
             body: Some(StreamingBlob::wrap(body)),
             content_length: Some(len as i64),
-            content_range: req.input.range.map(|_| format!("bytes {}-{}/{total}", range.start, range.end - 1)),
+            content_range: req
+                .input
+                .range
+                .map(|_| format!("bytes {}-{}/{total}", range.start, range.end - 1)),
             e_tag: Some(quoted(&found.etag)),
             last_modified: Some(found.modified.into()),
             ..GetObjectOutput::default()

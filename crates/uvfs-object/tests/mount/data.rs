@@ -79,12 +79,16 @@ pub fn bounded() {
     (0..12).for_each(|n| served.bucket.put(&format!("f{n}"), bytes(8 << 20, n)));
     // A quarter is for data: 4 MiB, for twelve files whose read-ahead wants 1 MiB each and more.
     let mount = Fixture::new(served, "", &ObjectOptions { memory: 16 << 20, ..options() });
-    let mut files: Vec<_> = (0..12).map(|n| File::open(mount.path(&format!("f{n}"))).expect("open")).collect();
+    let mut files: Vec<_> =
+        (0..12).map(|n| File::open(mount.path(&format!("f{n}"))).expect("open")).collect();
     let mut buffer = vec![0; 1 << 20];
     for round in 0..8usize {
         for (n, file) in files.iter_mut().enumerate() {
             file.read_exact(&mut buffer).expect("read");
-            assert!(buffer[..] == bytes(8 << 20, n as u64)[round << 20..][..1 << 20], "file {n}, MiB {round}");
+            assert!(
+                buffer[..] == bytes(8 << 20, n as u64)[round << 20..][..1 << 20],
+                "file {n}, MiB {round}"
+            );
         }
     }
     let (_, peak) = mount.handle().figures().data;
@@ -108,7 +112,8 @@ pub fn close_to_open() {
 
 pub fn one_version() {
     let len = 4 << 20;
-    let mount = Fixture::of(|bucket| bucket.put("f", bytes(len, 1)), &ObjectOptions { read_ahead: 0, ..options() });
+    let mount =
+        Fixture::of(|bucket| bucket.put("f", bytes(len, 1)), &ObjectOptions { read_ahead: 0, ..options() });
     let old = File::open(mount.path("f")).expect("open");
     let mut buffer = vec![0; 4096];
     old.read_exact_at(&mut buffer, 0).expect("read");
@@ -149,5 +154,8 @@ pub fn evicted() {
         }
         readers.into_iter().for_each(|reader| reader.join().expect("a reader"));
     });
-    assert!(within(Duration::from_secs(10), || mount.handle().figures().data.0 == 0), "closed files hold no data");
+    assert!(
+        within(Duration::from_secs(10), || mount.handle().figures().data.0 == 0),
+        "closed files hold no data"
+    );
 }

@@ -15,7 +15,8 @@ fn errno<R: std::fmt::Debug>(done: std::io::Result<R>) -> i32 {
 }
 
 pub fn midway() {
-    let mount = Fixture::of(|bucket| (0..950).for_each(|n| bucket.put(&format!("d/f{n:03}"), "x")), &options());
+    let mount =
+        Fixture::of(|bucket| (0..950).for_each(|n| bucket.put(&format!("d/f{n:03}"), "x")), &options());
     mount.path("d").metadata().expect("a directory");
     mount.bucket().set_page(100);
     mount.bucket().take_requests();
@@ -26,7 +27,9 @@ pub fn midway() {
     assert_eq!(errno(mount.path("d/f949").metadata()), libc::EACCES);
     assert_eq!(mount.bucket().take_requests().lists, 5);
     // A name after the fault is not absent, and one that is absent is found out by a new listing.
-    assert!(mount.path("d/f950x").metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound));
+    assert!(
+        mount.path("d/f950x").metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+    );
     assert_eq!(mount.bucket().take_requests().lists, 10);
     assert!(mount.path("d/f949").exists());
     // The same for a reader.
@@ -85,16 +88,16 @@ pub fn silent() {
 }
 
 pub fn interrupted() {
-    let mount = Fixture::of(|bucket| bucket.put("d/f", "x"), &ObjectOptions { call_timeout: Duration::from_secs(60), ..options() });
+    let mount = Fixture::of(
+        |bucket| bucket.put("d/f", "x"),
+        &ObjectOptions { call_timeout: Duration::from_secs(60), ..options() },
+    );
     mount.path("d").metadata().expect("a directory");
     mount.bucket().plan_lists(&[Fault::Silence]);
     let mut child = Command::new("stat").arg(mount.path("d/f")).spawn().expect("stat");
     assert!(within(Duration::from_secs(10), || mount.bucket().load().0 == 1), "the call is under way");
-    rustix::process::kill_process(
-        rustix::process::Pid::from_child(&child),
-        rustix::process::Signal::KILL,
-    )
-    .expect("killed");
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::KILL)
+        .expect("killed");
     assert_eq!(child.wait().expect("ended").signal(), Some(libc::SIGKILL));
     assert!(within(Duration::from_secs(10), || mount.bucket().load().0 == 0), "the call is cancelled");
     assert_eq!(mount.handle().figures().running, 0);
@@ -102,7 +105,10 @@ pub fn interrupted() {
 }
 
 pub fn unmounted() {
-    let mount = Fixture::of(|bucket| bucket.put("d/f", "x"), &ObjectOptions { call_timeout: Duration::from_secs(60), ..options() });
+    let mount = Fixture::of(
+        |bucket| bucket.put("d/f", "x"),
+        &ObjectOptions { call_timeout: Duration::from_secs(60), ..options() },
+    );
     mount.path("d").metadata().expect("a directory");
     mount.bucket().plan_lists(&[Fault::Silence]);
     let path = mount.path("d/f");
@@ -124,7 +130,8 @@ pub fn refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let said = |url: &str, endpoint: String| {
         let options = ObjectOptions { endpoint: Some(endpoint), retries: 1, ..options() };
-        let error = mount(&Location::parse(url).expect("a location"), &options, dir.path()).expect_err("refused");
+        let error =
+            mount(&Location::parse(url).expect("a location"), &options, dir.path()).expect_err("refused");
         let said = error.to_string();
         assert!(!said.contains('\n') && said.len() < 300, "{said:?}");
         said
@@ -140,7 +147,8 @@ pub fn refused() {
     assert!(denied.starts_with("cannot list s3://demo/: "), "{denied}");
     let missing = mount(&Location::parse("memory:///no/such").expect("a location"), &options(), dir.path());
     assert!(missing.expect_err("refused").to_string().contains("no key begins with"));
-    let missing = mount(&Location::parse("fs:///nowhere-at-all").expect("a location"), &options(), dir.path());
+    let missing =
+        mount(&Location::parse("fs:///nowhere-at-all").expect("a location"), &options(), dir.path());
     assert!(missing.expect_err("refused").to_string().ends_with("is no directory"));
     assert!(mount(&Location::parse("nosuch://x/y").expect("a location"), &options(), dir.path()).is_err());
 }

@@ -16,7 +16,9 @@ use crate::bucket::{BUCKET, Bucket, KEY, SECRET};
 pub fn missing() -> Option<String> {
     match std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
         Err(error) => Some(format!("/dev/fuse: {error}")),
-        Ok(_) if !rustix::process::geteuid().is_root() && !has_helper() => Some("neither root nor fusermount3".into()),
+        Ok(_) if !rustix::process::geteuid().is_root() && !has_helper() => {
+            Some("neither root nor fusermount3".into())
+        }
         Ok(_) => None,
     }
 }

@@ -66,7 +66,8 @@ pub fn cold() {
 
 pub fn readers() {
     let names: BTreeSet<String> = (0..2500).map(|n| format!("f{n:04}")).collect();
-    let mount = Fixture::of(|bucket| names.iter().for_each(|name| bucket.put(&format!("d/{name}"), "x")), &options());
+    let mount =
+        Fixture::of(|bucket| names.iter().for_each(|name| bucket.put(&format!("d/{name}"), "x")), &options());
     mount.path("d").metadata().expect("a directory");
     mount.bucket().take_requests();
     mount.bucket().set_latency(Duration::from_millis(100));
@@ -80,8 +81,9 @@ pub fn readers() {
                     return assert_eq!(mount.path("d/f0007").metadata().expect("known").size(), 1);
                 }
                 let listed = fs::read_dir(mount.path("d")).expect("a directory");
-                let listed: Vec<_> =
-                    listed.map(|entry| entry.expect("an entry").file_name().into_string().expect("text")).collect();
+                let listed: Vec<_> = listed
+                    .map(|entry| entry.expect("an entry").file_name().into_string().expect("text"))
+                    .collect();
                 assert_eq!(listed.len(), names.len());
                 assert_eq!(&BTreeSet::from_iter(listed), names);
             });
@@ -108,8 +110,15 @@ pub fn expiry() {
     });
     assert!(seen, "the names are asked for again");
     assert_eq!(fs::read(mount.path("d/changes")).expect("read"), b"newer");
-    assert_eq!(mount.path("d/stays").metadata().expect("known").ino(), before, "the same version is the same file");
-    let names: BTreeSet<_> = fs::read_dir(mount.path("d")).expect("a directory").map(|e| e.expect("an entry").file_name()).collect();
+    assert_eq!(
+        mount.path("d/stays").metadata().expect("known").ino(),
+        before,
+        "the same version is the same file"
+    );
+    let names: BTreeSet<_> = fs::read_dir(mount.path("d"))
+        .expect("a directory")
+        .map(|e| e.expect("an entry").file_name())
+        .collect();
     assert_eq!(names, BTreeSet::from(["stays".into(), "changes".into(), "comes".into()]));
     // A removed directory goes too.
     ["d/stays", "d/changes", "d/comes"].iter().for_each(|key| mount.bucket().remove(key));
@@ -123,7 +132,9 @@ pub fn large() {
         bucket.put("d/sub/x", "x");
     };
     let mount = Fixture::of(fill, &options());
-    assert!(mount.path("d/f09000").exists() && mount.path("d/sub").is_dir() && !mount.path("d/none").exists());
+    assert!(
+        mount.path("d/f09000").exists() && mount.path("d/sub").is_dir() && !mount.path("d/none").exists()
+    );
     let requests = mount.bucket().take_requests();
     // The root; four pages; then each name by itself, unless it was among the first 4,000.
     assert_eq!((requests.lists, requests.heads), (1 + 4 + 3, 3));
@@ -137,7 +148,19 @@ pub fn large() {
 }
 
 pub fn unshown() {
-    let keys = ["good", "a//b", "a/good", "./x", "../y", "both", "both/below", "marked/", "marked/x", "empty/", " lead"];
+    let keys = [
+        "good",
+        "a//b",
+        "a/good",
+        "./x",
+        "../y",
+        "both",
+        "both/below",
+        "marked/",
+        "marked/x",
+        "empty/",
+        " lead",
+    ];
     let long = "n".repeat(256);
     let fill = |bucket: &crate::bucket::Bucket| {
         keys.iter().for_each(|key| bucket.put(key, "x"));
@@ -165,7 +188,8 @@ pub fn prefix() {
 
 pub fn read_only() {
     let mount = Fixture::of(|bucket| bucket.put("f", "x"), &options());
-    let is_refused = |done: std::io::Result<()>| assert_eq!(done.unwrap_err().kind(), ErrorKind::ReadOnlyFilesystem);
+    let is_refused =
+        |done: std::io::Result<()>| assert_eq!(done.unwrap_err().kind(), ErrorKind::ReadOnlyFilesystem);
     is_refused(fs::write(mount.path("new"), "x"));
     is_refused(fs::write(mount.path("f"), "x"));
     is_refused(fs::create_dir(mount.path("new")));
@@ -214,7 +238,10 @@ pub fn slow() {
                 tokio::spawn(async move { fs.lookup(request(n + 10), d, format!("none{n}").as_ref()).await })
             })
             .collect();
-        assert!(within(Duration::from_secs(20), || fs.handle().figures().running == 1000), "all wait at once");
+        assert!(
+            within(Duration::from_secs(20), || fs.handle().figures().running == 1000),
+            "all wait at once"
+        );
         let threads = fs::read_dir("/proc/self/task").expect("threads").filter_map(Result::ok);
         let threads = threads.filter(|thread| {
             fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim() == "slow-lookups")
