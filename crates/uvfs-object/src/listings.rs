@@ -233,6 +233,7 @@ impl DirListing {
                 source.all_cached && whole.is_some_and(|whole| whole.complete(Ttl::For(at.tree.ttl)));
             if let Some(state) = state {
                 state.listed.store(at.tree.now(), Relaxed);
+                state.asked.store(0, Relaxed);
                 state.whole.store(if complete { self.number } else { 0 }, Relaxed);
             }
         }

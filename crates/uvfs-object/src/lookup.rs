@@ -2,7 +2,8 @@
 //!
 //! A miss in a directory that was not listed joins its listing, which tells all names at once. A directory with more
 //! names than [`crate::listings::BATCH`] is *large*: there a miss asks for the one name, by a HEAD of the key and a LIST of
-//! one key below it, both at once. No name lock is held while a listing runs.
+//! one key below it, both at once. So does a name that memory was too short to keep, until several of one directory were
+//! asked for; then the directory is listed again. No name lock is held while a listing runs.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -19,6 +20,9 @@ use crate::tree::{Node, ObjectNode, Tree};
 
 /// Listings that a lookup waits for before it asks for the one name: names may be evicted as fast as they are listed.
 const LISTINGS: usize = 2;
+
+/// Names of a listed directory that are asked for one by one, at two calls each, before it is listed again.
+const ASKED: u32 = 8;
 
 /// How a miss is answered.
 enum Next {
@@ -42,6 +46,7 @@ impl Finder {
         let state = dir.data().dir().ok_or(libc::ENOTDIR)?;
         let whole = state.whole.load(Relaxed);
         let left = self.tree.left(state.listed.load(Relaxed));
+        let mut evicted = false;
         if whole != 0 && !left.is_zero() {
             match ticket.previous() {
                 // An older listing told it: the name is gone.
@@ -50,11 +55,22 @@ impl Finder {
                     return Ok(Next::Absent(left));
                 }
                 Some(_) => {}
-                // It was evicted, or never there.
-                None => return Ok(Next::Ask(ticket)),
+                None => evicted = true,
             }
         }
-        if state.large.load(Relaxed) || lists == 0 { Ok(Next::Ask(ticket)) } else { Ok(Next::List) }
+        if state.large.load(Relaxed) {
+            return Ok(Next::Ask(ticket));
+        }
+        if !evicted && lists != 0 {
+            return Ok(Next::List);
+        }
+        // The directory was listed, and the name was evicted or never there. If that happens often, one LIST is cheaper.
+        if state.asked.fetch_add(1, Relaxed) < ASKED {
+            return Ok(Next::Ask(ticket));
+        }
+        state.asked.store(0, Relaxed);
+        self.listings.forget(dir);
+        Ok(if lists == 0 { Next::Ask(ticket) } else { Next::List })
     }
 
     /// Ask the store about one name.

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fuse3::raw::reply::{FileAttr, ReplyEntry};
@@ -46,6 +46,8 @@ pub(crate) struct DirState {
     pub(crate) listed: AtomicU64,
     /// The directory has more names than a lookup lists.
     pub(crate) large: AtomicBool,
+    /// Names that were asked for one by one since the listing that found all.
+    pub(crate) asked: AtomicU32,
     /// When the listing began that the kernel has read to its end; 0: none.
     pub(crate) read: AtomicU64,
 }
