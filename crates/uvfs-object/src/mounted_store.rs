@@ -133,7 +133,8 @@ impl MountedStore {
         &self.dir
     }
 
-    /// fuse3 returns before the kernel has its first answer.
+    /// fuse3 returns before the kernel has its first answer, and nobody says when the mount answers. So it is asked
+    /// again and again, for a bounded time; an early answer would only be an error that is asked about once more.
     fn wait_until_it_answers(&self) -> io::Result<()> {
         let begun = Instant::now();
         loop {

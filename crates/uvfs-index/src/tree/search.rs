@@ -98,7 +98,7 @@ impl<'t> SearchTree for SearchedTree<'t> {
     fn attributes(&self, node: &IndexedNode<'t>) -> FileAttributes {
         let (facts, kind) = (self.facts(node), self.kind(node));
         let device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
-        // What is mounted there is not of this file system, so the table does not have its number.
+        // The root of another mount has the device number of another file system, which the table does not have.
         let (dev, rdev) = match (device || facts.dev == 0).then(|| self.stat(node)) {
             Some(Ok(seen)) => (seen.st_dev, seen.st_rdev),
             _ => (facts.dev, 0),

@@ -29,8 +29,8 @@ struct Stored {
     modified: SystemTime,
 }
 
-#[allow(dead_code, reason = "the example plans none")]
 /// A fault of the next request of a kind.
+#[allow(dead_code, reason = "the example plans none; the tests share this file and plan each")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The request is served.

@@ -112,7 +112,8 @@ pub fn options() -> ObjectOptions {
     }
 }
 
-/// Checks repeatedly until it holds, for at most `time`.
+/// Checks repeatedly until it holds, for at most `time`. Nobody tells of counters of a server or of caches of the kernel,
+/// so the pause between two looks orders nothing.
 pub fn within(time: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + time;
     while !holds() {
