@@ -42,7 +42,7 @@ mod calendar;
 mod dates;
 mod eval;
 mod format;
-mod glob;
+pub(crate) mod glob;
 mod ls;
 mod numbers;
 mod operands;

@@ -41,7 +41,7 @@ const LOOK: Duration = Duration::from_secs(1);
 pub struct IndexServer {
     trees: Vec<ServedTree>,
     limits: TreeLimits,
-    connections: AtomicUsize,
+    connections: Arc<AtomicUsize>,
     stop: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -116,7 +116,7 @@ impl IndexServer {
                 IndexedTree::start(&path, limits).map_err(|why| format!("cannot index {shown}: {why}"))?;
             trees.push(ServedTree { path, tree: Mutex::new(Arc::new(tree)) });
         }
-        Ok(Self { trees, limits, connections: AtomicUsize::new(0), stop: Box::new(stop) })
+        Ok(Self { trees, limits, connections: Arc::default(), stop: Box::new(stop) })
     }
 
     /// The trees as they are now, in the order of the command line.
@@ -129,29 +129,9 @@ impl IndexServer {
     /// # Errors
     /// The reason why no connection can be accepted any more.
     pub fn serve(self: &Arc<Self>, socket: &IndexSocket) -> std::io::Error {
-        loop {
-            let stream = match socket.listener.accept() {
-                Ok((stream, _)) => stream,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => continue,
-                Err(error) => return error,
-            };
-            if self.connections.fetch_add(1, Relaxed) >= CONNECTIONS {
-                let _ = say(&stream, &failure("the server has too many connections".into()));
-                self.connections.fetch_sub(1, Relaxed);
-                continue;
-            }
-            let server = Arc::clone(self);
-            let thread = thread::Builder::new().name("uvfs-client".into());
-            let spawned = thread.spawn(move || {
-                // A client that has gone needs no answer.
-                let _ = server.answer(&stream);
-                server.connections.fetch_sub(1, Relaxed);
-            });
-            if spawned.is_err() {
-                self.connections.fetch_sub(1, Relaxed);
-            }
-        }
+        let server = Arc::clone(self);
+        // A client that has gone needs no answer.
+        accept(socket, &self.connections, move |stream| drop(server.answer(stream)))
     }
 
     fn answer(&self, stream: &UnixStream) -> std::io::Result<()> {
@@ -192,7 +172,7 @@ impl IndexServer {
     }
 
     /// The tree that a path is in, and the path in it. If its path leads elsewhere by now, it is begun anew.
-    fn tree_of(&self, path: &[u8]) -> Result<(Arc<IndexedTree>, Vec<u8>), String> {
+    pub(crate) fn tree_of(&self, path: &[u8]) -> Result<(Arc<IndexedTree>, Vec<u8>), String> {
         let inside = |served: &ServedTree| -> Option<Vec<u8>> {
             let root = served.path.as_os_str().as_bytes();
             let rest = path.strip_prefix(root)?;
@@ -272,6 +252,36 @@ impl IndexServer {
             }
         });
         TreeList { trees: trees.collect() }
+    }
+}
+
+/// Accepts connections for ever, and serves each in a thread.
+pub(crate) fn accept(
+    socket: &IndexSocket,
+    connections: &Arc<AtomicUsize>,
+    answer: impl Fn(&UnixStream) + Clone + Send + 'static,
+) -> std::io::Error {
+    loop {
+        let stream = match socket.listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => continue,
+            Err(error) => return error,
+        };
+        if connections.fetch_add(1, Relaxed) >= CONNECTIONS {
+            let _ = say(&stream, &failure("the server has too many connections".into()));
+            connections.fetch_sub(1, Relaxed);
+            continue;
+        }
+        let (answer, counted) = (answer.clone(), Arc::clone(connections));
+        let thread = thread::Builder::new().name("uvfs-client".into());
+        let spawned = thread.spawn(move || {
+            answer(&stream);
+            counted.fetch_sub(1, Relaxed);
+        });
+        if spawned.is_err() {
+            connections.fetch_sub(1, Relaxed);
+        }
     }
 }
 

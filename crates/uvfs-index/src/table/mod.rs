@@ -145,7 +145,11 @@ impl NameTable {
         let apart = self.dirs.len() * 32 + self.changes.len() * 48;
         let hashes = [&self.by_name, &self.by_ino, &self.by_handle];
         let vanished = self.vanished.as_ref().map_or(0, watched::VanishedNames::bytes);
-        records + apart + vanished + self.text.bytes() + hashes.iter().map(|hash| hash.allocation_size()).sum::<usize>()
+        records
+            + apart
+            + vanished
+            + self.text.bytes()
+            + hashes.iter().map(|hash| hash.allocation_size()).sum::<usize>()
     }
 
     /// The directory with this handle, as a file.

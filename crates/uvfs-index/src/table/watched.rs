@@ -15,7 +15,7 @@ use std::collections::{HashSet, VecDeque};
 
 use foldhash::fast::RandomState;
 
-use super::{FileFacts, NONE, NameTable, ROOT};
+use super::{NONE, NameTable, ROOT};
 
 /// Bytes of notes.
 const MOST: usize = 64 << 20;
@@ -99,8 +99,12 @@ impl NameTable {
 
     /// Whether all names are known that changed after a tick.
     pub(crate) fn knows_names_since(&self, since: u64) -> bool {
-        let vanished = self.vanished.as_ref();
-        since >= self.floor && since <= self.tick && vanished.is_some_and(|notes| since >= notes.floor)
+        self.vanished.is_some() && since >= self.names_known_since() && since <= self.tick
+    }
+
+    /// The tick since which all changes of names are known.
+    pub(crate) fn names_known_since(&self) -> u64 {
+        self.floor.max(self.vanished.as_ref().map_or(self.tick, |notes| notes.floor))
     }
 
     /// The file and the name at a path.
@@ -126,12 +130,6 @@ impl NameTable {
     /// Directory and text of a name.
     pub(crate) fn place(&self, at: u32) -> (u32, &[u8]) {
         (self.names[at as usize].parent, self.name_bytes(at))
-    }
-
-    /// Attributes of a file, and whether they are those of another file system's root, which the table has only in part.
-    pub(crate) fn facts_and_border(&self, file: u32) -> (FileFacts, bool) {
-        let facts = self.facts(file);
-        (facts, facts.dev != self.dev)
     }
 
     /// Visits the names below a directory, each directory before its content. `path` is the directory's. `each` returns
@@ -247,7 +245,7 @@ impl NameTable {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::super::{HostHandle, Note};
+    use super::super::{FileFacts, HostHandle, Note};
     use super::*;
 
     const DIR: u16 = 0o040_755;
@@ -364,7 +362,8 @@ mod tests {
                         let mut names = before.clone();
                         for (path, exists, new) in since(&table, *tick) {
                             if !path.is_empty() {
-                                let was = if exists { !names.insert(path.clone()) } else { names.remove(&path) };
+                                let was =
+                                    if exists { !names.insert(path.clone()) } else { names.remove(&path) };
                                 assert!(was || !exists || new, "{seed} {step}: {path} is not said to be new");
                             }
                         }
