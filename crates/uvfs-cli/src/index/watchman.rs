@@ -24,10 +24,16 @@ struct Words {
     command: Vec<String>,
 }
 
-/// Options of watchman that change nothing here: its server is never started, and all is JSON.
+/// Options of watchman that change nothing here: its server is never started, and has no files of its own.
 fn is_ignored(word: &str) -> bool {
-    let ignored = ["--no-spawn", "--no-local", "--output-encoding=json", "--server-encoding=json"];
-    ignored.contains(&word) || word == "--output-encoding=" || word == "--server-encoding=bser"
+    let with_value =
+        ["--logfile=", "--statefile=", "--pidfile=", "--server-encoding=", "--output-encoding=json"];
+    matches!(word, "--no-spawn" | "--no-local") || with_value.iter().any(|option| word.starts_with(option))
+}
+
+/// The path of the option that names the socket, under any of its names.
+fn socket_of(word: &str) -> Option<&str> {
+    ["--sockname=", "--unix-listener-path="].iter().find_map(|option| word.strip_prefix(option))
 }
 
 impl Words {
@@ -47,7 +53,7 @@ impl Words {
                 }
                 "--no-pretty" => read.no_pretty = true,
                 word if is_ignored(word) => {}
-                word => match word.strip_prefix("--sockname=").filter(|_| first) {
+                word => match socket_of(word).filter(|_| first) {
                     Some(path) => read.socket = Some(path.into()),
                     None if first && word.starts_with('-') => {
                         bail!("watchman's option {word} is not known here")

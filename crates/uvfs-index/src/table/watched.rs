@@ -223,7 +223,7 @@ impl NameTable {
     }
 
     /// Whether a directory above a name was made or replaced after a tick.
-    fn is_below_whole(&self, mut at: u32, since: u64) -> bool {
+    pub(crate) fn is_below_whole(&self, mut at: u32, since: u64) -> bool {
         loop {
             let parent = self.names[at as usize].parent;
             if parent == NONE {

@@ -1,4 +1,4 @@
-//! Clocks as watchman's clients have them: `c:INSTANCE:0:0:TICK`, seconds since 1970, or the name of a cursor.
+//! Clocks as watchman's clients have them: `c:INSTANCE:PROCESS:1:TICK`, seconds since 1970, or the name of a cursor.
 //!
 //! Clients take a clock as it is, but some look at its form: five fields, all but the first decimal numbers.
 
@@ -25,12 +25,15 @@ pub(super) enum Written {
 
 /// A clock's text.
 pub(super) fn text(clock: ChangeClock) -> String {
-    format!("c:{}:0:0:{}", clock.instance, clock.tick)
+    format!("c:{}:{}:1:{}", clock.instance, std::process::id(), clock.tick)
 }
 
 fn read(text: &str) -> Option<ChangeClock> {
-    let (instance, tick) = text.strip_prefix("c:")?.split_once(":0:0:")?;
-    Some(ChangeClock { instance: instance.parse().ok()?, tick: tick.parse().ok()? })
+    let mut fields = text.strip_prefix("c:")?.split(':');
+    let mut number = || fields.next()?.parse::<u64>().ok();
+    let [instance, process, root, tick] = [number()?, number()?, number()?, number()?];
+    let own = process == u64::from(std::process::id()) && root == 1 && fields.next().is_none();
+    own.then_some(ChangeClock { instance, tick })
 }
 
 /// Reads a moment. A clock of another server is [`Since::Fresh`].
@@ -70,7 +73,7 @@ mod tests {
         let written = |text: &str| super::written(&text.into());
         assert_eq!(written(&text(clock)), Ok(Written::Since(Since::Clock(clock))));
         assert_eq!(written("n:x"), Ok(Written::Cursor(b"n:x".to_vec())));
-        for fresh in ["", "c:", "c:1:2", "c:123:4:5:6", "c:-1:0:0:1", "c:1:0:0:18446744073709551616"] {
+        for fresh in ["", "c:", "c:1:2", "c:123:4:5:6", "c:-1:0:0:1", "c:1:0:1:5"] {
             assert_eq!(written(fresh), Ok(Written::Since(Since::Fresh)), "{fresh}");
         }
         assert!(written("yesterday").is_err());

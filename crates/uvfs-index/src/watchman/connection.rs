@@ -16,6 +16,8 @@ use super::wire::{Answer, Encoding, Unread};
 
 /// How long a client may take to read a part of an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the states of a client that has gone wait for changes that ended before.
+const LAST_LOOK: Duration = Duration::from_secs(5);
 /// Bytes that are read at a time.
 const CHUNK: usize = 64 << 10;
 
@@ -46,7 +48,11 @@ impl Drop for Connection<'_> {
         drop(known);
         for state in own {
             let state: super::AssertedState = state;
-            let clock = self.server.watched(&state.root).ok().map(|root| root.tree.figures().clock);
+            // What changed while it was entered belongs to it.
+            let clock = self.server.watched(&state.root).ok().map(|root| {
+                root.tree.settle_until(Instant::now() + LAST_LOOK);
+                root.tree.figures().clock
+            });
             let (entered, abandoned, metadata) = (false, true, None);
             let event =
                 StateEvent { root: state.root, name: state.name, entered, abandoned, clock, metadata };

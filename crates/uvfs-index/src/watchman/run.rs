@@ -196,7 +196,10 @@ impl Run<'_> {
         }
         let facts = name.file.map(|file| self.table.facts(file));
         let (tick, born, new, known) = (name.tick, name.born, name.new, self.known);
-        let candidate = Candidate { path, facts, kind: letter(name.kind), tick, born, new, known };
+        let table = self.table;
+        let replaced = |tick| name.name.is_some_and(|at| table.is_below_whole(at, tick));
+        let (kind, replaced) = (letter(name.kind), &replaced);
+        let candidate = Candidate { path, facts, kind, tick, born, new, replaced, known };
         let base = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         if self.query.suffixes.as_ref().is_some_and(|suffixes| !has_suffix(base, suffixes))
             || !(matches!(self.query.term, Term::True) || self.query.term.is_true(&candidate))

@@ -29,6 +29,8 @@ pub(super) struct Candidate<'a> {
     pub(super) tick: u64,
     pub(super) born: u64,
     pub(super) new: bool,
+    /// Whether a directory above it was made or replaced after a tick, so that the path is of a later file.
+    pub(super) replaced: &'a dyn Fn(u64) -> bool,
     /// The instance that ticks are of, and the tick since which all changes are known.
     pub(super) known: ChangeClock,
 }
@@ -324,12 +326,14 @@ fn is_in(path: &[u8], dir: &[u8], fold: bool, depth: Option<(Compare, i64)>) -> 
 fn is_since(file: &Candidate<'_>, since: Since, moment: Moment) -> bool {
     let known = |clock: ChangeClock| clock.instance == file.known.instance && clock.tick >= file.known.tick;
     match (since, moment) {
-        (Since::Clock(clock), Moment::Observed) if known(clock) => file.tick > clock.tick || file.new,
-        (Since::Clock(clock), _) if known(clock) => file.born > clock.tick || file.new,
+        (Since::Clock(clock), Moment::Observed) if known(clock) => {
+            file.tick > clock.tick || (file.replaced)(clock.tick)
+        }
+        (Since::Clock(clock), _) if known(clock) => file.born > clock.tick || (file.replaced)(clock.tick),
         (Since::Fresh | Since::Clock(_), _) => file.facts.is_some(),
-        (Since::Time(time), Moment::Modified) => file.facts.is_some_and(|facts| facts.mtime.0 > time),
+        (Since::Time(time), Moment::Modified) => file.facts.is_some_and(|facts| facts.mtime > (time, 0)),
         // There is no time of the moment at which the index saw a change; the file's own is near.
-        (Since::Time(time), _) => file.facts.is_none_or(|facts| facts.ctime.0 > time),
+        (Since::Time(time), _) => file.facts.is_none_or(|facts| facts.ctime > (time, 0)),
     }
 }
 
@@ -355,6 +359,7 @@ mod tests {
             tick: 7,
             born: 3,
             new: false,
+            replaced: &|_| false,
             known: KNOWN,
         }
     }
