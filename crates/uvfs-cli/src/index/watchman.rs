@@ -26,8 +26,14 @@ struct Words {
 
 /// Options of watchman that change nothing here: its server is never started, and has no files of its own.
 fn is_ignored(word: &str) -> bool {
-    let with_value =
-        ["--logfile=", "--statefile=", "--pidfile=", "--server-encoding=", "--output-encoding=json"];
+    let with_value = [
+        "--logfile=",
+        "--statefile=",
+        "--pidfile=",
+        "--named-pipe-path=",
+        "--server-encoding=",
+        "--output-encoding=json",
+    ];
     matches!(word, "--no-spawn" | "--no-local") || with_value.iter().any(|option| word.starts_with(option))
 }
 
