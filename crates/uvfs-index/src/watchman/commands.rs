@@ -69,6 +69,12 @@ fn answer(entries: impl IntoIterator<Item = (&'static str, Value)>) -> Answer {
     Answer::new([version].into_iter().chain(entries).collect::<Vec<_>>())
 }
 
+/// The level of a log, which nothing is ever written to.
+fn level_of(level: &Value) -> Result<&[u8], String> {
+    let level = level.text().filter(|level| [&b"debug"[..], b"error", b"fatal", b"off"].contains(level));
+    level.ok_or_else(|| "invalid log level: it is debug, error or off".into())
+}
+
 /// The text at a place of a request.
 fn text<'a>(request: &'a [Value], at: usize, what: &str) -> Result<&'a [u8], String> {
     request
@@ -129,8 +135,14 @@ impl Connection<'_> {
             "flush-subscriptions" => self.flush_subscriptions(request),
             "state-enter" => self.state(request, true),
             "state-leave" => self.state(request, false),
-            "log-level" => Ok(answer([("log_level", text(request, 1, "a level")?.into())])),
-            "log" => Ok(answer([("logged", true.into())])),
+            "log-level" => match request {
+                [_, level] => Ok(answer([("log_level", level_of(level)?.into())])),
+                _ => Err("wrong number of arguments to 'log-level': it takes a level".into()),
+            },
+            "log" => match request {
+                [_, level, Value::Text(_)] => level_of(level).map(|_| answer([("logged", true.into())])),
+                _ => Err("wrong number of arguments to 'log': it takes a level and a text".into()),
+            },
             "trigger" | "trigger-del" | "trigger-list" => {
                 Err(format!("{name}: this server runs no triggers; subscribe, and run the program yourself"))
             }
@@ -145,6 +157,8 @@ impl Connection<'_> {
 
     fn roots(&self) -> Vec<Value> {
         let mut roots: Vec<Vec<u8>> = self.server.known.lock().roots.keys().cloned().collect();
+        // Those that are gone are found out now.
+        roots.retain(|root| self.server.watched(root).is_ok());
         roots.sort_unstable();
         roots.into_iter().map(Value::Text).collect()
     }
@@ -330,7 +344,6 @@ impl Connection<'_> {
             }
         }
         Ok(answer([
-            ("clock", clocks::text(root.tree.figures().clock).into()),
             ("synced", synced.into()),
             ("no_sync_needed", unneeded.into()),
             ("dropped", dropped.into()),

@@ -216,6 +216,10 @@ fn paths(value: &Value) -> Result<Vec<PathStart>, String> {
 
 fn glob(spec: &Value, globs: &Value, fold: bool) -> Result<Vec<WildMatch>, String> {
     let texts = globs.array().and_then(|_| globs.texts()).ok_or("'glob' must be an array of strings")?;
+    if let Some(absolute) = texts.iter().find(|text| text.starts_with(b"/")) {
+        let absolute = String::from_utf8_lossy(absolute);
+        return Err(format!("glob `{absolute}` is an absolute path.  All globs must be relative paths"));
+    }
     let options = WildOptions {
         fold,
         no_escape: bool_of(spec, "glob_noescape", false)?,
@@ -259,6 +263,7 @@ mod tests {
             (r#"{"path":3}"#, "'path'"),
             (r#"{"path":[{"path":"a"}]}"#, "'path'"),
             (r#"{"glob":"a"}"#, "'glob'"),
+            (r#"{"glob":["a","/b"]}"#, "`/b` is an absolute path"),
             (r#"{"case_sensitive":1}"#, "case_sensitive"),
             ("[]", "must be an object"),
         ];
