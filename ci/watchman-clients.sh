@@ -199,8 +199,9 @@ pywatchman() {
 import os, sys, pywatchman
 
 root = sys.argv[1]
-for send, receive in [("json", "json"), ("bser", "bser"), ("bser-v1", "bser-v1")]:
-    client = pywatchman.client(timeout=20, sendEncoding=send, recvEncoding=receive)
+# It has version 2 of BSER only; fb-watchman has version 1.
+for send in ["json", "bser"]:
+    client = pywatchman.client(timeout=20, sendEncoding=send, recvEncoding=send)
     client.capabilityCheck(required=["cmd-watch-project", "term-dirname", "field-cclock"])
     try:
         client.capabilityCheck(required=["never"])
@@ -233,6 +234,17 @@ PY
     "$work/python/bin/python" "$work/client.py" "$dir"
 }
 
+# pywatchman's programs: one waits for a change, one runs a command after it.
+watchman_wait() {
+    local dir=$work/tree/wait said=$work/said
+    mkdir -p "$dir"
+    PATH=$work/bin:$PATH timeout 30 "$work/python/bin/watchman-wait" -m 1 -p '**/*.c' -- "$dir" >"$said" &
+    # It says nothing when it waits, so the file changes until it has ended.
+    while kill -0 $! 2>/dev/null; do printf x >>"$dir/a.c"; printf x >>"$dir/a.h"; sleep 0.2; done
+    wait $!
+    grep -q '/a\.c$' "$said" && ! grep -q '/a\.h$' "$said"
+}
+
 check 'uvfs watchman' program "$work/bin/watchman"
 debian=
 if ! $own && command -v watchman >/dev/null; then
@@ -259,9 +271,10 @@ else
 fi
 if python3 -m venv "$work/python" >"$work/log" 2>&1 &&
     timeout 300 "$work/python/bin/pip" -q install pywatchman >"$work/log" 2>&1; then
-    check 'pywatchman: JSON, BSER, BSER of version 1' pywatchman
+    check 'pywatchman: JSON and BSER of version 2' pywatchman
+    check 'watchman-wait' watchman_wait
 else
-    skip pywatchman 'pip cannot install it'
+    skip 'pywatchman and watchman-wait' 'pip cannot install them'
 fi
 printf '%s passed, %s failed, %s skipped\n' "$passed" "$failed" "$skipped"
 [ "$failed" = 0 ]

@@ -386,7 +386,7 @@ impl Connection<'_> {
 }
 
 fn parsing(why: String) -> String {
-    format!("failed to parse query: {why}")
+    format!("QueryParseError: failed to parse query: {why}")
 }
 
 fn list_capabilities() -> Answer {
