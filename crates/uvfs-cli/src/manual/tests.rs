@@ -9,8 +9,9 @@ use crate::args::{Args, Command};
 use crate::kernfs::Spec;
 use crate::{mount_helper, options, source};
 
-/// Options of programs that are not ours, and that the pages name: the type, for mount(8).
-const OF_OTHERS: [&str; 1] = ["-t"];
+/// Options of programs that are not ours, and that the pages name: the type, for mount(8); and those of watchman's
+/// program, which `uvfs watchman` reads by itself.
+const OF_OTHERS: [&str; 6] = ["-t", "-U", "-j", "-p", "-v", "--no-pretty"];
 /// Words after `-o` that only mount(8) knows.
 const OF_MOUNT: [&str; 1] = ["remount"];
 

@@ -1,6 +1,6 @@
 //! Watchman's protocol, for the clients of Meta's `watchman`, over the trees of an index.
 //!
-//! A second Unix socket speaks JSON and BSER. What is supported, refused and different is in the crate's README.
+//! A second Unix socket speaks JSON and BSER. The README of the crate lists the commands, and all differences.
 //!
 //! | file | content |
 //! |---|---|
@@ -17,7 +17,7 @@
 //! `eventfd` of its [`Inbox`]. A thread for each tree rings the inboxes when the tree has changed; it is started by the
 //! first subscription.
 //!
-//! `known` has what connections share. It is a leaf but for the inboxes' own locks: no system call that waits, and no
+//! `known` is the state that connections share. It is a leaf but for the inboxes' own locks: no system call that waits, and no
 //! question to a tree, is made under it. So an inbox gets states in the order in which they were entered and left.
 //!
 //! # Limits
@@ -79,7 +79,7 @@ pub struct WatchmanServer {
     known: Mutex<Known>,
 }
 
-/// What connections share.
+/// The state that connections share.
 #[derive(Default)]
 struct Known {
     roots: HashMap<Vec<u8>, Arc<Watched>>,

@@ -27,7 +27,7 @@ const CONFIG: u64 = 64 << 10;
 /// Names that make a directory the root of a project.
 const MARKS: [&str; 5] = [".git", ".hg", ".svn", ".jj", ".sl"];
 
-/// What is known of a root.
+/// The configuration of a root.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Watched {
     pub(super) config: Value,

@@ -27,7 +27,7 @@ use crate::table::{FileFacts, NameTable};
 /// Directories of source control, whose content below their own names is left out.
 pub(super) const VCS: [&[u8]; 3] = [b".git", b".hg", b".svn"];
 
-/// What a query has found.
+/// The outcome of a query.
 pub(super) struct Found {
     pub(super) clock: ChangeClock,
     /// The names are not those that changed, but all.

@@ -1,11 +1,11 @@
 //! Subscriptions of a connection, and states that clients enter and leave.
 //!
 //! A subscription is a query that is asked again when something has changed: once nothing has for [`SETTLE`], and at
-//! the latest after [`LATEST`]. Each time it gives what changed since the last time. It waits while a state of its
+//! the latest after [`LATEST`]. Each time it gives the changes since the last time. It waits while a state of its
 //! `defer` is entered, or source control has its lock. While a state of its `drop` is entered, changes are forgotten.
 //!
-//! States come as events to the inbox of each connection that has subscriptions, in their order. What changed before
-//! an event is sent before it.
+//! States come as events to the inbox of each connection that has subscriptions, in their order. Changes before
+//! an event are sent before it.
 
 use std::collections::HashSet;
 use std::io;
@@ -105,7 +105,7 @@ pub(super) struct Subscription {
     pub(super) states: HashSet<Vec<u8>>,
 }
 
-/// What became of a subscription that was asked.
+/// The outcome of asking a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     Sent,
@@ -156,7 +156,7 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Asks a subscription, and sends its client what changed. `now`: whatever it would wait for.
+    /// Asks a subscription, and sends its client the changes. `now`: even while it would wait.
     pub(super) fn ask(&mut self, nth: usize, now: bool) -> io::Result<Asked> {
         let subscription = &self.subscriptions[nth];
         if subscription.drops() {

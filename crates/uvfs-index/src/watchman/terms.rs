@@ -1,7 +1,7 @@
 //! Expressions of queries: read from a client's arrays, and evaluated for a file.
 //!
 //! A term is an array of its name and its operands, or its name alone. Letters of both cases are equal for names of
-//! ASCII only. `pcre` is what the `regex` crate can match in linear time; patterns with back references or
+//! ASCII only. `pcre` takes the patterns that the `regex` crate can match in linear time; patterns with back references or
 //! look-around are refused. Depth is bounded by that of a request. Nothing here locks.
 
 use std::collections::HashSet;
@@ -117,7 +117,7 @@ pub(super) const NAMES: [&str; 19] = [
     "ipcre", "suffix", "type", "dirname", "idirname", "size", "since",
 ];
 
-/// What a term's operands are read with.
+/// The context that a term's operands are read in.
 #[derive(Clone, Copy)]
 pub(super) struct TermContext<'a> {
     /// Letters of both cases are equal everywhere.

@@ -3,7 +3,7 @@
 //! A string is any bytes. JSON cannot hold those that are not UTF-8, so they are replaced there (U+FFFD); clients that
 //! need such names speak BSER.
 //!
-//! What a client sends is bounded before it is read: [`LONGEST`] bytes of text, [`MOST_VALUES`] values, and
+//! A request is bounded before it is read: [`LONGEST`] bytes of text, [`MOST_VALUES`] values, and
 //! [`DEEPEST`] levels. So a request takes at most about ten times the memory of its text.
 
 use std::cell::Cell;

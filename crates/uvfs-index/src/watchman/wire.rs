@@ -1,4 +1,4 @@
-//! PDUs of a connection: found in what was read, and written.
+//! PDUs of a connection: found in the bytes that were read, and written.
 //!
 //! A client speaks JSON (a line is a PDU) or BSER, and each PDU is answered in the encoding that it has.
 //!
@@ -26,7 +26,7 @@ pub(super) enum Encoding {
     Bser(u8),
 }
 
-/// What was read of a connection, up to the next PDU.
+/// The bytes of a connection that are in no PDU yet.
 #[derive(Default)]
 pub(super) struct Unread {
     bytes: Vec<u8>,
@@ -111,7 +111,7 @@ impl Rows {
         self.encoding
     }
 
-    /// What comes before each value, in JSON.
+    /// Begins a value, in JSON.
     fn before(&mut self) {
         if self.encoding == Encoding::Json {
             if self.at == 0 && self.count > 0 {
@@ -188,7 +188,7 @@ impl Rows {
         self.buffer.clear();
     }
 
-    /// What comes before and behind the rows, and the rows.
+    /// The bytes before the rows, and the rows.
     fn finish(mut self) -> io::Result<(Vec<u8>, u64, SpooledTempFile)> {
         self.flush();
         if let Some(error) = self.failed {
