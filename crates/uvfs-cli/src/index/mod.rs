@@ -71,6 +71,8 @@ fn serve(args: &Index) -> Result<()> {
     let mut signals = Signals::block()?;
     let path = std::path::absolute(args.socket.clone().unwrap_or_else(usual_socket))?;
     let socket = IndexSocket::bind(&path, args.mode).map_err(|why| anyhow!(why))?;
+    // Both before anything is read: a socket of another server is an error at once.
+    let watchman = args.watchman.as_deref().map(|path| bind_watchman(path, args.mode)).transpose()?;
     let memory = usize::try_from(args.memory.unwrap_or(0)).unwrap_or(usize::MAX);
     let limits = TreeLimits { memory, names_below: args.watchman.is_some(), ..TreeLimits::default() };
     // A client that asks for the end gets what a signal brings.
@@ -87,8 +89,7 @@ fn serve(args: &Index) -> Result<()> {
             let _ = kill_process(getpid(), Signal::TERM);
         })
         .context("cannot start a thread")?;
-    let watchman =
-        args.watchman.as_deref().map(|path| speak_watchman(&server, path, args.mode)).transpose()?;
+    let watchman = watchman.map(|(path, socket)| speak_watchman(&server, path, socket)).transpose()?;
     let (watched, child) = (Arc::clone(&server), args.daemon_child);
     let thread = thread::Builder::new().name("uvfs-progress".into());
     thread.spawn(move || announce(&watched, child)).context("cannot start a thread")?;
@@ -100,10 +101,14 @@ fn serve(args: &Index) -> Result<()> {
     Ok(())
 }
 
-/// Serves watchman's protocol too. Returns the path of the socket.
-fn speak_watchman(server: &Arc<IndexServer>, path: &Path, mode: u32) -> Result<PathBuf> {
+fn bind_watchman(path: &Path, mode: u32) -> Result<(PathBuf, IndexSocket)> {
     let path = std::path::absolute(path)?;
     let socket = IndexSocket::bind(&path, mode).map_err(|why| anyhow!(why))?;
+    Ok((path, socket))
+}
+
+/// Serves watchman's protocol too. Returns the path of the socket.
+fn speak_watchman(server: &Arc<IndexServer>, path: PathBuf, socket: IndexSocket) -> Result<PathBuf> {
     let watchman = Arc::new(WatchmanServer::new(Arc::clone(server), &path));
     let thread = thread::Builder::new().name("uvfs-accept".into());
     let serve = move || {

@@ -16,6 +16,7 @@ pub const MOUNTING: &[Test] = &[
     ("a_waiting_question_is_answered_by_a_change", a_waiting_question_is_answered_by_a_change),
     ("find_prints_the_same_from_the_index", find_prints_the_same_from_the_index),
     ("git_sees_the_same_with_the_index", git_sees_the_same_with_the_index),
+    ("watchmans_words_are_answered", watchmans_words_are_answered),
 ];
 
 /// A directory `tree` that a server follows, in the background.
@@ -358,4 +359,37 @@ fn git_sees_the_same_with_the_index() {
     let trace = Command::new("git").arg("status").current_dir(&tree).env("GIT_TRACE_FSMONITOR", "1").output();
     let trace = String::from_utf8_lossy(&trace.expect("git").stderr).into_owned();
     assert!(trace.contains("query returned success") || trace.contains("success"), "{trace}");
+}
+
+fn watchmans_words_are_answered() {
+    let served = Served {
+        dir: tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory"),
+    };
+    fs::create_dir(served.tree()).expect("a directory");
+    let socket = served.dir.path().join("watchman");
+    let words = ["index", "--daemon", "--watchman", socket.to_str().expect("UTF-8"), "."];
+    let output = served.uvfs(&words);
+    assert!(output.status.success(), "{output:?}");
+    let ask = |words: &[&str], input: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_uvfs"));
+        command.arg("watchman").args(words).env("WATCHMAN_SOCK", &socket).current_dir(served.tree());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("uvfs");
+        // A command that reads no input may have ended.
+        let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
+        let output = child.wait_with_output().expect("uvfs");
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    assert_eq!(ask(&["--version"], ""), (Some(0), "4.9.0\n".into()));
+    let (status, said) = ask(&["get-sockname"], "");
+    assert!(status == Some(0) && said.contains(&format!("\"sockname\": \"{}\"", socket.display())), "{said}");
+    let query = format!(r#"["query", "{}", {{"fields": ["name"]}}]"#, served.tree().display());
+    let (status, said) = ask(&["-j", "--no-pretty"], &query);
+    assert!(status == Some(1) && said.contains("is not watched"), "{said}");
+    assert_eq!(ask(&["watch", "."], "").0, Some(0));
+    fs::write(served.tree().join("file"), "text").expect("a file");
+    let (status, said) = ask(&["-j", "--no-pretty"], &query);
+    assert!(status == Some(0) && said.ends_with("\"files\":[\"file\"]}\n"), "{said}");
+    assert!(served.uvfs(&["index", "--stop"]).status.success());
+    assert!(!socket.exists(), "the server has removed its second socket");
 }

@@ -12,7 +12,7 @@ use super::run::{run, synchronise};
 use super::subscriptions::{Asked, Inbox, StateEvent, Subscription};
 use super::value::Value;
 use super::wire::Answer;
-use super::{AssertedState, CURSORS, STATES, SUBSCRIPTIONS, WATCHMAN_VERSION};
+use super::{AssertedState, CURSORS, STATES, SUBSCRIPTIONS, WATCHMAN_VERSION, WEIGHT};
 use crate::clock::ChangeClock;
 
 /// How long states wait for changes that ended before.
@@ -272,6 +272,10 @@ impl Connection<'_> {
         self.subscriptions.retain(|known| known.name != name || known.root != root.path);
         if self.subscriptions.len() >= SUBSCRIPTIONS {
             return Err(format!("a connection has at most {SUBSCRIPTIONS} subscriptions"));
+        }
+        let weight = self.subscriptions.iter().map(|known| known.query.weight).sum::<usize>() + query.weight;
+        if weight > WEIGHT {
+            return Err(format!("the subscriptions of a connection may take {WEIGHT} bytes, not {weight}"));
         }
         self.server.ring_from_now_on()?;
         let since = match &query.since {

@@ -23,7 +23,7 @@
 //! # Limits
 //!
 //! A connection keeps one request, at most [`value::LONGEST`] bytes, the rows of an answer in memory up to 4 MiB, and
-//! [`SUBSCRIPTIONS`] subscriptions. A client that does not read for half a minute is cut off.
+//! [`SUBSCRIPTIONS`] subscriptions of [`WEIGHT`] bytes in all. A client that does not read for half a minute is cut off.
 
 mod bser;
 mod client;
@@ -63,6 +63,8 @@ pub const WATCHMAN_VERSION: &str = "4.9.0";
 const CURSORS: usize = 4096;
 /// Subscriptions of a connection.
 const SUBSCRIPTIONS: usize = 256;
+/// Bytes of memory of a connection's subscriptions.
+const WEIGHT: usize = 16 << 20;
 /// States that are entered at a time.
 const STATES: usize = 1024;
 /// How often a thread that rings looks whether the server is still there.

@@ -1,9 +1,10 @@
 //! Queries as clients write them.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use super::clocks::{Since, Written, written};
-use super::terms::{Term, TermContext, suffixes_of};
+use super::terms::{REGEX, Term, TermContext, suffixes_of};
 use super::value::Value;
 use super::wildmatch::{WildMatch, WildOptions};
 
@@ -60,6 +61,8 @@ pub(super) struct Query {
     pub(super) sync_timeout: Duration,
     pub(super) empty_on_fresh_instance: bool,
     pub(super) omit_changed_files: bool,
+    /// About the bytes of memory that it takes.
+    pub(super) weight: usize,
 }
 
 /// Reads the moments of terms; named cursors are looked up by it.
@@ -110,10 +113,11 @@ impl Query {
             return Err("the query must be an object".into());
         }
         let fold = !bool_of(spec, "case_sensitive", true)?;
+        let regexes = Cell::new(0);
         let expression = spec.get("expression").unwrap_or(&Value::Null);
         let term = match expression {
             Value::Null => Term::True,
-            expression => Term::read(expression, TermContext { fold, clock: clocks })?,
+            expression => Term::read(expression, TermContext { fold, regexes: &regexes, clock: clocks })?,
         };
         let relative_root = match spec.get("relative_root") {
             None => Vec::new(),
@@ -133,6 +137,7 @@ impl Query {
             sync_timeout: sync_timeout(spec, PATIENCE)?,
             empty_on_fresh_instance: bool_of(spec, "empty_on_fresh_instance", false)?,
             omit_changed_files: bool_of(spec, "omit_changed_files", false)?,
+            weight: spec.weight() + regexes.get() * REGEX,
         })
     }
 

@@ -24,6 +24,7 @@ use super::run::{join, run, synchronise};
 use super::value::Value;
 use super::wire::Answer;
 use crate::clock::ChangeClock;
+use crate::tree::IndexPhase;
 
 /// How long nothing changes before subscriptions are answered.
 pub(super) const SETTLE: Duration = Duration::from_millis(20);
@@ -169,20 +170,18 @@ impl Connection<'_> {
             Ok(root) => root,
             Err(why) => return self.cancel(nth, why),
         };
+        // A tree that is slow, or is read anew, is asked again at the next change. One that is lost stays so.
+        let is_lost = |root: &Root| matches!(root.tree.figures().phase, IndexPhase::Lost(_));
         if let Err(why) = synchronise(&root, subscription.query.sync_timeout) {
-            // A tree that is slow is asked again at the next change.
-            return if root.tree.look(|_, _, _| ()).is_ok() {
-                Ok(Asked::Deferred)
-            } else {
-                self.cancel(nth, why)
-            };
+            return if is_lost(&root) { self.cancel(nth, why) } else { Ok(Asked::Deferred) };
         }
         if !now && subscription.defer_vcs && is_busy(&root) {
             return Ok(Asked::Deferred);
         }
         let mut found = match run(&root, &subscription.query, subscription.since, self.encoding) {
             Ok(found) => found,
-            Err(why) => return self.cancel(nth, why),
+            Err(why) if is_lost(&root) => return self.cancel(nth, why),
+            Err(_) => return Ok(Asked::Deferred),
         };
         let subscription = &mut self.subscriptions[nth];
         let before = subscription.since.replace(Since::Clock(found.clock));

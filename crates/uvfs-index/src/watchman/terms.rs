@@ -4,6 +4,7 @@
 //! ASCII only. `pcre` takes the patterns that the `regex` crate can match in linear time; patterns with back references or
 //! look-around are refused. Depth is bounded by that of a request. Nothing here locks.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 
 use foldhash::fast::RandomState;
@@ -16,7 +17,9 @@ use crate::clock::ChangeClock;
 use crate::table::FileFacts;
 
 /// Bytes that a compiled regular expression may take.
-const REGEX: usize = 1 << 20;
+pub(super) const REGEX: usize = 256 << 10;
+/// Regular expressions of a query.
+const REGEXES: usize = 64;
 
 /// A file that an expression is about.
 pub(super) struct Candidate<'a> {
@@ -122,6 +125,8 @@ pub(super) const NAMES: [&str; 19] = [
 pub(super) struct TermContext<'a> {
     /// Letters of both cases are equal everywhere.
     pub(super) fold: bool,
+    /// Counts the regular expressions of the query.
+    pub(super) regexes: &'a Cell<usize>,
     /// Reads a clock.
     pub(super) clock: &'a dyn Fn(&Value) -> Result<Since, String>,
 }
@@ -159,7 +164,7 @@ impl Term {
                 match_term(name, pattern, rest, fold)
             }
             ("pcre" | "ipcre", [pattern, scope @ ..]) if scope.len() <= 1 => {
-                regex_term(name, pattern, scope, fold)
+                regex_term(name, pattern, scope, fold, context)
             }
             ("suffix", [suffixes]) => Ok(Self::Suffix(suffixes_of(suffixes)?)),
             ("type", [kind]) => match kind.text() {
@@ -258,7 +263,17 @@ fn match_term(term: &str, pattern: &Value, rest: &[Value], fold: bool) -> Result
     Ok(Term::Match { pattern: WildMatch::new(pattern, options), whole })
 }
 
-fn regex_term(term: &str, pattern: &Value, scope: &[Value], fold: bool) -> Result<Term, String> {
+fn regex_term(
+    term: &str,
+    pattern: &Value,
+    scope: &[Value],
+    fold: bool,
+    context: TermContext<'_>,
+) -> Result<Term, String> {
+    let counted = context.regexes.replace(context.regexes.get() + 1);
+    if counted >= REGEXES {
+        return Err(format!("term '{term}': a query has at most {REGEXES} regular expressions"));
+    }
     let pattern = pattern.text().and_then(|text| str::from_utf8(text).ok());
     let pattern = pattern.ok_or_else(|| format!("term '{term}': the pattern must be a string of UTF-8"))?;
     let whole = scope_of(term, scope.first())?;
@@ -346,7 +361,10 @@ mod tests {
     fn read(text: &str, fold: bool) -> Result<Term, String> {
         let five = Since::Clock(ChangeClock { instance: 1, tick: 5 });
         let clock = |value: &Value| Ok(value.int().map_or(five, Since::Time));
-        Term::read(&Value::of_json(text.as_bytes()).expect("JSON"), TermContext { fold, clock: &clock })
+        Term::read(
+            &Value::of_json(text.as_bytes()).expect("JSON"),
+            TermContext { fold, regexes: &Cell::new(0), clock: &clock },
+        )
     }
 
     fn file(path: &str, size: u64) -> Candidate<'_> {
@@ -449,6 +467,7 @@ mod tests {
             (r#"["match","a","where"]"#, "'match': invalid scope"),
             (r#"["pcre","(?=a)"]"#, "'pcre': invalid pattern"),
             (r#"["pcre","(a{1000}){1000}"]"#, "'pcre': invalid pattern"),
+            (&format!(r#"["anyof"{}]"#, r#",["pcre","a"]"#.repeat(REGEXES + 1)), "at most"),
             (r#"["size","about",1]"#, "'size'"),
             (r#"["dirname","a",["depth","eq"]]"#, "'dirname'"),
             (r#"["since","c:1:5","mtime"]"#, "need a time"),

@@ -98,6 +98,18 @@ impl Value {
         }
     }
 
+    /// About the bytes of memory that something made of this value takes.
+    pub(super) fn weight(&self) -> usize {
+        let below = match self {
+            // A pattern's part may take as much as a set of bytes for each byte of its text.
+            Self::Text(text) => text.len() * 40,
+            Self::Array(values) => values.iter().map(Self::weight).sum(),
+            Self::Object(entries) => entries.iter().map(|(key, value)| key.len() + value.weight()).sum(),
+            _ => 0,
+        };
+        size_of::<Self>() + below
+    }
+
     /// Reads a request's JSON.
     ///
     /// # Errors
