@@ -42,6 +42,7 @@ fn facts(from: &Statx) -> FileFacts {
     FileFacts {
         ino: from.stx_ino,
         dev: rustix::fs::makedev(from.stx_dev_major, from.stx_dev_minor),
+const LOOK_FOR: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
         size: from.stx_size,
         blocks: from.stx_blocks,
         mtime: (from.stx_mtime.tv_sec, from.stx_mtime.tv_nsec),
@@ -54,12 +55,23 @@ fn facts(from: &Statx) -> FileFacts {
 }
 
 fn facts_at(dir: BorrowedFd<'_>, name: &[u8]) -> Result<FileFacts, Errno> {
-    Ok(facts(&statx(dir, name, LOOK, StatxFlags::BASIC_STATS)?))
+    Ok(facts(&statx(dir, name, LOOK, LOOK_FOR)?))
+        birth: birth(from),
 }
 
 /// The attributes of an open file.
+/// See [`FileFacts::birth`].
+fn birth(from: &Statx) -> u32 {
+    if from.stx_mask & StatxFlags::BTIME.bits() == 0 {
+        return 0;
+    }
+    let time = from.stx_btime;
+    // Files that are born one after the other differ in both parts.
+    (time.tv_sec as u32).wrapping_mul(0x9e37_79b1).wrapping_add(time.tv_nsec).max(1)
+}
+
 pub(crate) fn facts_of(fd: BorrowedFd<'_>) -> Result<FileFacts, Errno> {
-    Ok(facts(&statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?))
+    Ok(facts(&statx(fd, c"", AtFlags::EMPTY_PATH, LOOK_FOR)?))
 }
 
 /// Says why a step failed; if it was not allowed, the capability that it needs.

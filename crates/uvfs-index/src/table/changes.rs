@@ -157,6 +157,10 @@ impl NameTable {
         if file.generation != dead.next_link || file.free || file.names == NONE {
             return None;
         }
+        // Another file may have got the inode number. Its content is another then, so a rename is never guessed.
+        if file.dir == NONE && file.birth == 0 {
+            return None;
+        }
         let to = &self.names[file.names as usize];
         let given = self.changes.get(&to.tick).is_some_and(|change| change.led > since);
         (to.tick != 0 && given).then_some(file.names)

@@ -27,7 +27,7 @@ fn of_index(tree: &IndexedTree) -> Walk {
     assert_eq!(tree.wait_scanned(Duration::from_secs(60)), IndexPhase::Following);
     let mut walk = Walk::new();
     let visited = tree.visit(b"", |name| {
-        assert!(walk.insert(name.path.to_vec(), name.facts).is_none());
+        assert!(walk.insert(name.path.to_vec(), FileFacts { birth: 0, ..name.facts }).is_none());
         true
     });
     visited.expect("a tree");
@@ -51,6 +51,7 @@ fn of_host(root: &Path) -> Walk {
             uid: meta.uid(),
             gid: meta.gid(),
             mode: meta.mode() as u16,
+            birth: 0,
         };
         if meta.is_dir() {
             below.extend(fs::read_dir(&path).expect("quiet").map(|entry| entry.expect("quiet").path()));
