@@ -121,3 +121,52 @@ fn a_lost_watch_is_never_silence() {
     assert_eq!((answer.changes, answer.warning.as_deref()), (None, Some("reading failed")));
     assert!(tree.visit(b"", |_| true).is_err());
 }
+
+/// What users see there is another file system. What is below the mount is neither found nor said to be unchanged.
+#[test]
+fn what_a_mount_covers_is_not_shown() {
+    use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+    let Some((dir, tree)) = followed() else { return };
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir_all(at("d/m o/below")).expect("mkdir");
+    fs::create_dir(at("e")).expect("mkdir");
+    of_index(&tree);
+    let find = |words: &[&str], start: &str| -> (String, bool, Vec<Vec<u8>>) {
+        let expression = Expression::parse(words).expect("an expression");
+        let context = crate::find::FindContext::of_this_process();
+        let mut printer = crate::find::FindPrinter::new(Vec::new(), false, &context);
+        let start = FindStart { written: start.into(), below: start.into() };
+        let found = tree.find(&expression, &start, &mut printer).expect("a search");
+        let failed = printer.unreadable_files() > 0;
+        (String::from_utf8(printer.into_inner()).expect("UTF-8"), failed, found.mounted_on)
+    };
+    let clock = tree.changed_since(None, b"").clock;
+    if let Err(errno) = mount("none", at("d/m o"), "tmpfs", MountFlags::empty(), None) {
+        eprintln!("skipped: a mount: {errno}");
+        return;
+    }
+    let seen = (
+        find(&[], "d"),
+        find(&["-xdev"], "d"),
+        find(&[], "d/m o"),
+        find(&[], "d/m o/below"),
+        find(&["-empty"], "d/m o"),
+        tree.changed_since(Some(clock), b"d/m o"),
+        tree.changed_since(Some(clock), b"d/m o/x"),
+        tree.changed_since(Some(clock), b"d/m"),
+    );
+    unmount(at("d/m o"), UnmountFlags::DETACH).expect("unmount");
+    let covered = vec![b"d/m o".to_vec()];
+    assert_eq!(seen.0, ("d\nd/m o\n".into(), false, covered.clone()));
+    assert_eq!(seen.1, ("d\nd/m o\n".into(), false, Vec::new()));
+    assert_eq!(seen.2, ("d/m o\n".into(), false, covered.clone()));
+    assert_eq!(seen.3, (String::new(), false, covered.clone()));
+    assert!(seen.4.1, "nobody knows whether it is empty");
+    for unseen in [seen.5, seen.6] {
+        assert_eq!(unseen.changes, None);
+        assert!(unseen.warning.is_some_and(|warning| warning.starts_with("d/m o: another file system")));
+    }
+    assert_eq!((seen.7.changes, seen.7.warning), (Some(Vec::new()), None));
+    // The mount has gone, and the index is told so.
+    assert_eq!(find(&[], "d").0, "d\nd/m o\nd/m o/below\n");
+}
