@@ -113,9 +113,6 @@ fn a_lost_watch_is_never_silence() {
     of_index(&tree);
     let clock = tree.changed_since(None, b"").clock;
     tree.shared.queue.ended("reading failed");
-    while tree.figures().phase == IndexPhase::Following {
-        std::thread::yield_now();
-    }
     fs::write(dir.path().join("f"), "text").expect("write");
     let answer = tree.changed_since(Some(clock), b"");
     assert_eq!((answer.changes, answer.warning.as_deref()), (None, Some("reading failed")));
