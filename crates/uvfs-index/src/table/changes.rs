@@ -45,7 +45,8 @@ pub enum ChangeKind {
     Changed,
     /// The name does not exist, and may have existed.
     Removed,
-    /// The name exists, and its file had the name [`ChangedName::from`], which does not exist.
+    /// The name exists, and its file had the name [`ChangedName::from`], which does not exist. It is the same file by
+    /// inode number and time of birth.
     Renamed,
 }
 
