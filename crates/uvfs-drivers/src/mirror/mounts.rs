@@ -44,7 +44,7 @@ pub(super) fn all() -> Result<Vec<Mount>> {
 }
 
 /// The directories and files inside `source` of the mount `on` that another mount covers: their paths below it, and the
-/// device number of what is seen there. Mounts on those are left out.
+/// device number that is seen there. Mounts on those are left out.
 ///
 /// # Errors
 /// Of reading the table of mounts.

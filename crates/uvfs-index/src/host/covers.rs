@@ -1,6 +1,6 @@
 //! The directories of a tree that other mounts cover.
 //!
-//! The index has what is below them on the tree's own file system, and users see something else there. So a search must
+//! The index has the names below them on the tree's own file system, and users see others there. So a search must
 //! not go into them, and a question about a path inside one has no answer.
 //!
 //! The table of mounts is read again only after it has changed, which poll(2) tells. Reading it asks no file system
@@ -19,7 +19,7 @@ use uvfs_drivers::mirror::mounted_inside;
 
 use super::directory;
 
-/// A covered name: the path below the root, and the device number of what covers it.
+/// A covered name: the path below the root, and the device number of the covering mount.
 pub(crate) type Cover = (Vec<u8>, u64);
 
 /// See the module's head.
@@ -36,7 +36,7 @@ impl Covers {
         Ok(Self { table: table.into(), known: Mutex::default() })
     }
 
-    /// What covers names inside the directory `seen` at this moment.
+    /// The covered names inside the directory `seen` at this moment.
     pub(super) fn of(&self, seen: BorrowedFd<'_>) -> Result<Arc<[Cover]>, Errno> {
         use std::os::unix::ffi::OsStringExt;
         let mut known = self.known.lock();

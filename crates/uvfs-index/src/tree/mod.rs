@@ -116,7 +116,7 @@ pub struct FindOutcome {
     /// Whether the starting point exists.
     pub exists: bool,
     /// Directories below the root that something is mounted on, and that the search would have gone into. The index does
-    /// not know what users see there.
+    /// not know the names that users see there.
     pub mounted_on: Vec<Vec<u8>>,
 }
 
@@ -133,7 +133,7 @@ pub struct IndexedName<'a> {
     pub children: Option<u64>,
 }
 
-/// What is said of a path that the index does not see.
+/// The warning about a path that the index does not see.
 const ELSEWHERE: &str = "another file system is mounted there, whose changes this index does not see";
 
 struct Content {

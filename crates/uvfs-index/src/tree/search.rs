@@ -142,7 +142,7 @@ impl<'t> SearchTree for SearchedTree<'t> {
         if covered || self.facts(node).dev == 0 {
             self.mounted_on.borrow_mut().extend(self.table.path_in(node.dir, node.name));
         }
-        // Users do not see what is below, and nothing is known of what they see.
+        // Users do not see the names below, and the names that they see are not known.
         let shown = move |_: &(&[u8], u32)| !covered;
         let dir = node.file;
         let table: &'t NameTable = self.table;

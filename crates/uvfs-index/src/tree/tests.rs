@@ -119,7 +119,7 @@ fn a_lost_watch_is_never_silence() {
     assert!(tree.visit(b"", |_| true).is_err());
 }
 
-/// What users see there is another file system. What is below the mount is neither found nor said to be unchanged.
+/// Users see another file system there. Names below the mount are neither found nor said to be unchanged.
 #[test]
 fn what_a_mount_covers_is_not_shown() {
     use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
