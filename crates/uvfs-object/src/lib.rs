@@ -5,7 +5,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `location`, `options` | what is mounted, and how |
-//! | `store` | calls of the store, and their errors |
+//! | `store`, `transport` | calls of the store, their errors, and the bound on each answer |
 //! | `version` | the identity of an object's content |
 //! | `names` | keys that become names |
 //! | `tree` | nodes, attributes, the deadlines of names |
@@ -32,6 +32,7 @@ mod options;
 mod store;
 #[cfg(test)]
 mod tests;
+mod transport;
 mod tree;
 mod version;
 

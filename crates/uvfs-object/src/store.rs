@@ -101,7 +101,7 @@ fn prepare() {
     // An error means that the program has installed another.
     let _ = rustls::crypto::ring::default_provider().install_default();
     opendal::init_default_registry();
-    opendal_http_transport_reqwest::install_default();
+    crate::transport::install();
 }
 
 fn operator(location: &Location, options: &ObjectOptions) -> Result<(Operator, String), OpenError> {

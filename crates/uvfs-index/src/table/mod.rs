@@ -46,7 +46,7 @@ pub(crate) struct Put {
     pub(crate) file: u32,
     /// A directory that was not known: its content must be read.
     pub(crate) new_dir: bool,
-    /// More names are known than the file has: one at least is out of date.
+    /// More names are known than the file has: one at least is out of date. Never set by a scan.
     pub(crate) surplus: bool,
 }
 
@@ -257,7 +257,7 @@ impl NameTable {
     fn same(&self, facts: &FileFacts, handle: Option<&HostHandle>) -> Option<u32> {
         let file = self.by_number(facts.ino)?;
         let known = &self.files[file as usize].facts(self.dev);
-        let matches = known.same_type(facts) && (!facts.is_dir() || self.handle(file) == handle);
+        let matches = known.same_file(facts) && (!facts.is_dir() || self.handle(file) == handle);
         matches.then_some(file)
     }
 
@@ -342,8 +342,9 @@ impl NameTable {
         if known.is_some() && note == Note::Tick {
             self.touch_file(file);
         }
-        let links = self.links_of(file).count();
-        let surplus = !foreign && !facts.is_dir() && links > facts.nlink as usize;
+        // The scan takes no notice, and would count the names of a file again for each of them.
+        let counts = note == Note::Tick && !foreign && !facts.is_dir();
+        let surplus = counts && self.links_of(file).nth(facts.nlink as usize).is_some();
         let new_dir = known.is_none() && facts.is_dir() && !foreign;
         Ok(Put { file, new_dir, surplus })
     }
@@ -366,7 +367,7 @@ impl NameTable {
             return false;
         }
         let Some(file) = self.by_number(facts.ino) else { return false };
-        if !self.files[file as usize].facts(self.dev).same_type(facts) {
+        if !self.files[file as usize].facts(self.dev).same_file(facts) {
             return false;
         }
         self.files[file as usize].set(facts);

@@ -115,7 +115,8 @@ pub struct FindOutcome {
     pub end: SearchEnd,
     /// Whether the starting point exists.
     pub exists: bool,
-    /// Directories below the root that something is mounted on, which the index does not know.
+    /// Directories below the root that something is mounted on, and that the search would have gone into. The index does
+    /// not know the names that users see there.
     pub mounted_on: Vec<Vec<u8>>,
 }
 
@@ -131,6 +132,9 @@ pub struct IndexedName<'a> {
     /// Names in it, of a directory.
     pub children: Option<u64>,
 }
+
+/// The warning about a path that the index does not see.
+const ELSEWHERE: &str = "another file system is mounted there, whose changes this index does not see";
 
 struct Content {
     table: NameTable,
@@ -284,10 +288,28 @@ impl IndexedTree {
                 content.unread.1.as_ref().map(of_last)
             }
         };
-        let known = since
-            .filter(|since| since.instance == content.instance && content.phase == IndexPhase::Following);
+        let (seen, warning) = match self.cover_above(below, true) {
+            Ok(None) => (true, warning),
+            Ok(Some(cover)) => (false, Some(format!("{}: {ELSEWHERE}", String::from_utf8_lossy(&cover)))),
+            Err(why) => (false, Some(why)),
+        };
+        let known = since.filter(|since| {
+            seen && since.instance == content.instance && content.phase == IndexPhase::Following
+        });
         let changes = known.and_then(|since| content.table.changed_since(since.tick, below));
         ChangesSince { clock: content.clock(), changes, warning }
+    }
+
+    /// The name that another mount covers and that a path leads through; with `whole`, also one that it is.
+    fn cover_above(&self, below: &[u8], whole: bool) -> Result<Option<Vec<u8>>, String> {
+        let failed = |errno: Errno| format!("the table of mounts cannot be read: {errno}");
+        let covers = self.shared.host.covers().map_err(failed)?;
+        let above = covers.iter().find(|(cover, _)| {
+            below
+                .strip_prefix(&cover[..])
+                .is_some_and(|rest| rest.first().map_or(whole, |byte| *byte == b'/'))
+        });
+        Ok(above.map(|(cover, _)| cover.clone()))
     }
 
     /// Waits for a change after a moment, at most for `patience`. Returns whether the table has moved.
@@ -319,10 +341,15 @@ impl IndexedTree {
         start: &FindStart,
         sink: &mut dyn FindSink,
     ) -> Result<FindOutcome, String> {
+        let failed = |errno: Errno| format!("the table of mounts cannot be read: {errno}");
+        let covers = self.shared.host.covers().map_err(failed)?;
+        if let Some(cover) = self.cover_above(&start.below, false)? {
+            return Ok(FindOutcome { end: SearchEnd::Complete, exists: true, mounted_on: vec![cover] });
+        }
         self.settle();
         let content = self.shared.content.read();
         content.is_known()?;
-        let tree = SearchedTree::new(&self.shared.host, &content.table);
+        let tree = SearchedTree::new(&self.shared.host, &content.table, &covers);
         let Some(node) = tree.at(&start.below) else {
             return Ok(FindOutcome { end: SearchEnd::Complete, exists: false, mounted_on: Vec::new() });
         };
