@@ -12,10 +12,11 @@ mod sys;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, Statx, StatxFlags, openat, statx};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, Statx, StatxFlags, fstatvfs, openat, statx};
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
+use crate::snapshot::RootIdentity;
 use crate::table::{FileFacts, HostHandle};
 
 /// A directory tree of the host.
@@ -116,6 +117,12 @@ impl HostTree {
     /// The attributes of the root.
     pub(crate) fn root_facts(&self) -> Result<FileFacts, Errno> {
         facts_of(self.root.as_fd())
+    }
+
+    /// What the root is known by, also in another run.
+    pub(crate) fn root_identity(&self) -> Result<RootIdentity, Errno> {
+        let system = fstatvfs(&self.root)?.f_fsid;
+        Ok(RootIdentity::new(self.handle.as_bytes(), self.facts.ino, self.facts.dev, system))
     }
 
     /// Whether the path still leads to the root: it may have been renamed, unmounted or mounted over.

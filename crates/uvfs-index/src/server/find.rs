@@ -64,6 +64,7 @@ impl IndexServer {
         let mut messages = expression.warnings().to_vec();
         let starts = self.starts(&cwd, expression.starting_points(), &mut messages)?;
         let mut failed = messages.len() > expression.warnings().len();
+        let mut warning = None;
         let mut printer =
             FindPrinter::new(BufWriter::new(SpooledTempFile::new(IN_MEMORY)), request.terminal, &context);
         for (tree, start) in starts {
@@ -73,6 +74,7 @@ impl IndexServer {
                 }
             }
             let outcome = tree.find(&expression, &start, &mut printer)?;
+            warning = outcome.unchecked.map(|written| unchecked(tree.path(), written)).or(warning);
             if !outcome.exists {
                 messages.push(no_such(&start.written));
             }
@@ -91,7 +93,7 @@ impl IndexServer {
         let mut file = printer.into_inner().into_inner().map_err(|error| said(error.into_error()))?;
         let bytes = file.stream_position().map_err(said)?;
         file.rewind().map_err(said)?;
-        Ok(Some((FindAnswer { bytes, failed, messages }, file)))
+        Ok(Some((FindAnswer { bytes, failed, messages, warning }, file)))
     }
 
     /// The starting points in their trees. Those that do not exist have a message.
@@ -116,6 +118,14 @@ impl IndexServer {
         }
         Ok(starts)
     }
+}
+
+fn unchecked(tree: &Path, written: std::time::SystemTime) -> String {
+    let age = written.elapsed().unwrap_or_default().as_secs();
+    format!(
+        "{}: the names are those of {age} seconds ago, from a snapshot; the index still looks what has changed since",
+        tree.display()
+    )
 }
 
 fn no_such(path: &[u8]) -> String {
