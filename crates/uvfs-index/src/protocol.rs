@@ -90,6 +90,9 @@ pub struct FindRequest {
     /// Whether the output goes to a terminal.
     #[serde(default)]
     pub terminal: bool,
+    /// Whether each file is to be a JSON object, a [`FoundObject`](crate::find::FoundObject), in place of find's output.
+    #[serde(default)]
+    pub json: bool,
 }
 
 /// How a search ended.

@@ -40,7 +40,9 @@ impl Served {
 
     fn serve(&self) {
         let tree = self.tree();
-        let output = self.uvfs(&["index", "--daemon", tree.to_str().expect("UTF-8")]);
+        let state = self.dir.path().join("state");
+        let state = state.to_str().expect("UTF-8");
+        let output = self.uvfs(&["index", "--daemon", "--snapshots", state, tree.to_str().expect("UTF-8")]);
         assert!(output.status.success(), "{output:?}");
     }
 

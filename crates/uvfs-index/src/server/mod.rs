@@ -20,7 +20,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -42,11 +42,19 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How often the server looks whether a snapshot is to be written.
 const SNAPSHOTS: Duration = Duration::from_secs(10);
 
+/// Kinds of questions.
+const KINDS: [&str; 3] = ["find", "changed", "list"];
+const FIND: usize = 0;
+const CHANGED: usize = 1;
+const LIST: usize = 2;
+
 /// The trees of a server, and its limits.
 pub struct IndexServer {
     trees: Vec<ServedTree>,
     limits: TreeLimits,
     connections: AtomicUsize,
+    /// Questions so far, in the order of [`KINDS`].
+    queries: [AtomicU64; KINDS.len()],
     stop: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -128,12 +136,22 @@ impl IndexServer {
                 .map_err(|why| format!("cannot index {shown}: {why}"))?;
             trees.push(ServedTree { path, snapshot, tree: Mutex::new(Arc::new(tree)) });
         }
-        Ok(Self { trees, limits, connections: AtomicUsize::new(0), stop: Box::new(stop) })
+        let queries = Default::default();
+        Ok(Self { trees, limits, connections: AtomicUsize::new(0), queries, stop: Box::new(stop) })
     }
 
     /// The trees as they are now, in the order of the command line.
     pub fn trees(&self) -> Vec<Arc<IndexedTree>> {
         self.trees.iter().map(|served| Arc::clone(&served.tree.lock())).collect()
+    }
+
+    /// Questions so far, by kind.
+    pub fn queries(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        KINDS.into_iter().zip(self.queries.iter().map(|count| count.load(Relaxed)))
+    }
+
+    fn counts(&self, kind: usize) {
+        self.queries[kind].fetch_add(1, Relaxed);
     }
 
     /// Writes snapshots for ever, each when it is time.
@@ -194,22 +212,29 @@ impl IndexServer {
         BufReader::new(stream.take(LONGEST)).read_line(&mut line)?;
         match serde_json::from_str(&line) {
             Err(error) => say(stream, &failure(format!("this is no request: {error}"))),
-            Ok(IndexRequest::List) => say(stream, &self.list()),
+            Ok(IndexRequest::List) => {
+                self.counts(LIST);
+                say(stream, &self.list())
+            }
             Ok(IndexRequest::Stop) => {
                 (self.stop)();
                 // The end of the process is the answer.
                 stream.set_read_timeout(None)?;
                 (&mut &*stream).read_exact(&mut [0])
             }
-            Ok(IndexRequest::Find(request)) => match self.find(stream, &request) {
-                Ok(Some((answer, file))) => {
-                    say(stream, &answer)?;
-                    find::send(stream, file, answer.bytes)
+            Ok(IndexRequest::Find(request)) => {
+                self.counts(FIND);
+                match self.find(stream, &request) {
+                    Ok(Some((answer, file))) => {
+                        say(stream, &answer)?;
+                        find::send(stream, file, answer.bytes)
+                    }
+                    Ok(None) => Ok(()),
+                    Err(error) => say(stream, &failure(error)),
                 }
-                Ok(None) => Ok(()),
-                Err(error) => say(stream, &failure(error)),
-            },
+            }
             Ok(IndexRequest::Changed { path, since, wait }) => {
+                self.counts(CHANGED);
                 match self.changed(stream, &path, since.as_deref(), wait) {
                     Ok(Some((moment, changes))) => {
                         let mut out = BufWriter::new(stream);

@@ -318,8 +318,14 @@ impl NameTable {
             if known == Some(file) || (foreign && old.foreign && old.ino == facts.ino) {
                 self.files[file as usize].set(facts);
                 self.names[at as usize].seen = self.listing;
-                if note == Note::Tick {
-                    self.touch_file(file);
+                match note {
+                    // The name was made or moved, and leads where it did. Meanwhile it may have led to another
+                    // directory, whose names a reader saw; or the scan was faster than the look at this report.
+                    Note::Tick if facts.is_dir() => {
+                        self.touch(at, changes::Touch::Led { born: false, whole: true })
+                    }
+                    Note::Tick => self.touch_file(file),
+                    Note::Silent => {}
                 }
                 return Ok(Put { file, new_dir: self.is_unread(file), surplus: false });
             }

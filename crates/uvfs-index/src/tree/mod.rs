@@ -28,6 +28,10 @@
 //! that were put in by then. So each change that ended before the question has its tick when the answer is made. No
 //! file is written for that.
 //!
+//! A scan notes no changes, and it may show the outcome of a change whose report waits. If a reader got a clock before
+//! that change, it would not hear of it: the look finds what is known already. So the end of a scan begins a new
+//! instance, and a clock that was given before it gets "everything".
+//!
 //! # Locks
 //!
 //! `content` (table, instance, phase) is written by the worker, and read by questions; no system call is made under
@@ -45,7 +49,7 @@ use std::sync::atomic::AtomicU64;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use rustix::io::Errno;
 use uvfs_drivers::watch::Watcher;
 
@@ -331,12 +335,27 @@ impl IndexedTree {
         }
     }
 
+    /// What is known after [`IndexedTree::settle`]. If the tree was followed only after that began, its reports may wait
+    /// still, so it is settled again.
+    fn settled(&self) -> RwLockReadGuard<'_, Content> {
+        let following =
+            |content: &Content| (content.phase == IndexPhase::Following).then_some(content.instance);
+        loop {
+            let before = following(&self.shared.content.read());
+            self.settle();
+            let content = self.shared.content.read();
+            let now = following(&content);
+            if now.is_none() || now == before {
+                return content;
+            }
+        }
+    }
+
     /// The changes since a moment, at or below a path. Every change that ended before this call is in the answer.
     /// Without `since`, or if that moment is not known, everything may have changed. O(changes since then), whatever
     /// the size of the tree.
     pub fn changed_since(&self, since: Option<ChangeClock>, below: &[u8]) -> ChangesSince {
-        self.settle();
-        let content = self.shared.content.read();
+        let content = self.settled();
         let warning = match &content.phase {
             IndexPhase::Lost(why) => Some(why.clone()),
             _ => {
@@ -380,8 +399,7 @@ impl IndexedTree {
         start: &FindStart,
         sink: &mut dyn FindSink,
     ) -> Result<FindOutcome, String> {
-        self.settle();
-        let content = self.shared.content.read();
+        let content = self.settled();
         content.is_known()?;
         let unchecked = content.loaded.filter(|_| content.phase == IndexPhase::Checking);
         let tree = SearchedTree::new(&self.shared.host, &content.table);
@@ -400,8 +418,7 @@ impl IndexedTree {
     /// # Errors
     /// The reason if the tree is not known, ENOENT in words if the path is not.
     pub fn visit(&self, below: &[u8], mut visit: impl FnMut(&IndexedName<'_>) -> bool) -> Result<(), String> {
-        self.settle();
-        let content = self.shared.content.read();
+        let content = self.settled();
         content.is_known()?;
         let table = &content.table;
         let start = table.walk(below).ok_or("there is no such name in the index")?;

@@ -134,8 +134,12 @@ impl Shared {
             // The queue says whether to end, or to begin anew.
             Err(Stop::Again) if self.queue.interrupts() => Ok(()),
             Ok(()) => {
-                self.content.write().table.purge();
-                self.content.write().phase = IndexPhase::Following;
+                let instance = ChangeClock::new_instance().map_err(Stop::Lost)?;
+                let mut content = self.content.write();
+                content.table.purge();
+                // Clocks of the scan's time are not valid any more: see the head of the module above.
+                (content.phase, content.instance) = (IndexPhase::Following, instance);
+                drop(content);
                 drop(self.done.lock());
                 self.moved.notify_all();
                 Ok(())
