@@ -80,6 +80,8 @@ fn start_child(args: &Index) -> Result<()> {
 
 fn serve(args: &Index) -> Result<()> {
     let mut signals = Signals::block()?;
+    let metrics = args.metrics.map(|address| metrics::Listener::bind(address, args.metrics_for_all));
+    let metrics = metrics.transpose()?;
     let path = std::path::absolute(args.socket.clone().unwrap_or_else(usual_socket))?;
     let socket = IndexSocket::bind(&path, args.mode).map_err(|why| anyhow!(why))?;
     let memory = usize::try_from(args.memory.unwrap_or(0)).unwrap_or(usize::MAX);
@@ -88,8 +90,6 @@ fn serve(args: &Index) -> Result<()> {
     let end = || {
         let _ = kill_process(getpid(), Signal::TERM);
     };
-    let metrics = args.metrics.map(|address| metrics::Listener::bind(address, args.metrics_for_all));
-    let metrics = metrics.transpose()?;
     let snapshots = snapshots(args)?;
     let server = IndexServer::start(&args.dirs, limits, snapshots.as_ref(), end);
     let server = Arc::new(server.map_err(|why| anyhow!(why))?);
