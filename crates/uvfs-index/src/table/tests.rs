@@ -208,3 +208,15 @@ fn the_end_of_a_listing_removes_what_nothing_has_shown() {
         assert!(changes.contains(&change(Removed, name, None, false)), "{changes:?}");
     }
 }
+
+#[test]
+fn a_report_of_a_directorys_name_stands_for_all_below_it() {
+    let mut table = table();
+    table.dir(ROOT, "d", 2).expect("a name");
+    table.file(ROOT, "f", 3, 1);
+    let before = table.tick();
+    // Another directory may have had the name between two looks.
+    table.dir(ROOT, "d", 2).expect("a name");
+    table.file(ROOT, "f", 3, 1);
+    assert_eq!(table.since(before), [change(Changed, "d", None, true), change(Changed, "f", None, false)]);
+}
