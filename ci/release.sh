@@ -70,7 +70,7 @@ archive() {
     rm -rf "$dir"
     install -D -t "$dir" "$BUILD/static/$host/dist/uvfs"
     install -D -t "$dir/contrib" contrib/install.sh
-    install -m 644 -t "$dir/contrib" contrib/uvfs@.service
+    install -m 644 -t "$dir/contrib" contrib/uvfs@.service contrib/uvfs-index.service
     install -m 644 -t "$dir" README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE "$BUILD/third-party.gz"
     tar -C "$BUILD" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -cf - "$name" | gzip -9n >"$OUT/$name.tar.gz"
 }

@@ -92,8 +92,8 @@ pub enum Command {
     Changed(Changed),
     /// Print find(1)'s output, from an index
     #[command(
-        override_usage = "uvfs find [--socket PATH] [PATH]... [EXPRESSION]",
-        after_help = "The words are find's: see uvfs-find(1). --socket PATH, the server's socket, stands before them."
+        override_usage = "uvfs find [--socket PATH] [--json] [PATH]... [EXPRESSION]",
+        after_help = "The words are find's: see uvfs-find(1). --socket PATH and --json stand before them."
     )]
     Find(Find),
     /// Answer git's question about changed files: git config core.fsmonitor "uvfs git-fsmonitor"
@@ -207,6 +207,20 @@ pub struct Index {
     /// Most memory for each directory's index; k, m or g may follow (usual: no limit)
     #[arg(long, value_name = "BYTES", value_parser = uvfs_control::memory_limit)]
     pub memory: Option<u64>,
+    /// The directory that snapshots are kept in, so that all names are there at once after a restart (usual:
+    /// /var/lib/uvfs/index for root, else uvfs/index in $XDG_STATE_HOME or ~/.local/state)
+    #[arg(long, value_name = "DIR", conflicts_with = "no_snapshot")]
+    pub snapshots: Option<PathBuf>,
+    /// Neither read nor write a snapshot
+    #[arg(long)]
+    pub no_snapshot: bool,
+    /// Show figures to Prometheus, at /metrics of an address of this machine, such as 127.0.0.1:9181; port 0 is any
+    /// that is free, and a line on standard error says which
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address)]
+    pub metrics: Option<SocketAddr>,
+    /// Let --metrics have an address that other machines reach
+    #[arg(long, requires = "metrics")]
+    pub metrics_for_all: bool,
     /// Be the background process that `--daemon` starts
     #[arg(long, hide = true)]
     pub daemon_child: bool,
@@ -224,9 +238,9 @@ pub struct Changed {
     #[arg(short, long)]
     pub wait: bool,
     /// As JSON, one object a line
-    #[arg(short, long, conflicts_with = "null")]
+    #[arg(short, long)]
     pub json: bool,
-    /// Print the clock, then the paths alone, with a nul behind each
+    /// Print the clock, then the paths alone, with a nul behind each; with --json, a nul behind each object
     #[arg(short = '0', long)]
     pub null: bool,
     /// The server's socket
@@ -239,6 +253,9 @@ pub struct Find {
     /// The server's socket
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    /// Print each file as a JSON object, a line each
+    #[arg(long)]
+    pub json: bool,
     /// Starting points, and find's expression
     #[arg(value_name = "PATH|EXPRESSION", trailing_var_arg = true, allow_hyphen_values = true)]
     pub words: Vec<OsString>,

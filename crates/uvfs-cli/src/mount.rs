@@ -107,7 +107,7 @@ fn serve(args: &args::Mount) -> Result<()> {
         reloader.set_mounted(&mounted);
     }
     if let Some(metrics) = metrics {
-        metrics.serve(Arc::clone(&control))?;
+        metrics.serve_mount(Arc::clone(&control))?;
     }
     if let Some((preload, vfs)) = to_fill {
         preload.start(&vfs).context("cannot start a thread")?;

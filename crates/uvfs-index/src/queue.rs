@@ -49,6 +49,8 @@ struct Waiting {
     all: HashSet<Arc<Report>, RandomState>,
     put_in: u64,
     overflow: bool,
+    /// Overflows of this queue, not of the kernel's.
+    own_overflows: u64,
     ended: Option<String>,
     /// The watch has ended: nothing is put in any more.
     is_over: bool,
@@ -76,6 +78,7 @@ impl ReportQueue {
             return;
         }
         if waiting.order.len() >= MOST {
+            waiting.own_overflows += 1;
             drop(waiting);
             return self.overflows();
         }
@@ -110,6 +113,11 @@ impl ReportQueue {
     pub(crate) fn interrupts(&self) -> bool {
         let waiting = self.waiting.lock();
         waiting.stop || waiting.overflow || waiting.ended.is_some()
+    }
+
+    /// Times that this queue gave up, those of the kernel's queue not among them.
+    pub(crate) fn overflows_of_its_own(&self) -> u64 {
+        self.waiting.lock().own_overflows
     }
 
     /// The number of the last report.

@@ -40,12 +40,14 @@
 //! | `glob`, `regexes`, `perm`, `numbers`, `times`, `dates` | operands, each with its test |
 //! | `eval`, `walk` | clauses and trees |
 //! | `format`, `printf`, `calendar`, `ls`, `printer`, `owners` | output |
+//! | `json` | objects in place of find's output |
 
 mod calendar;
 mod dates;
 mod eval;
 mod format;
 mod glob;
+mod json;
 mod ls;
 mod numbers;
 mod operands;
@@ -64,6 +66,7 @@ use std::io;
 
 pub use eval::FindSink;
 pub use format::PrintFormat;
+pub use json::{FoundObject, JsonPrinter};
 pub use parse::{Expression, FindAction, FindContext, ParseError};
 pub use printer::FindPrinter;
 pub use walk::{SearchEnd, SearchTree, StartingPoint, search};

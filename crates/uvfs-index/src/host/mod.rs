@@ -14,12 +14,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, Statx, StatxFlags, openat, statx};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, Statx, StatxFlags, fstatvfs, openat, statx};
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
 pub(crate) use self::covers::Cover;
 use self::covers::Covers;
+use crate::snapshot::RootIdentity;
 use crate::table::{FileFacts, HostHandle};
 
 /// A directory tree of the host.
@@ -142,6 +143,12 @@ impl HostTree {
     /// Of reading the table of mounts.
     pub(crate) fn covers(&self) -> Result<Arc<[Cover]>, Errno> {
         self.covers.of(self.seen())
+    }
+
+    /// What the root is known by, also in another run.
+    pub(crate) fn root_identity(&self) -> Result<RootIdentity, Errno> {
+        let system = fstatvfs(&self.root)?.f_fsid;
+        Ok(RootIdentity::new(self.handle.as_bytes(), self.facts.ino, self.facts.dev, system))
     }
 
     /// Whether the path still leads to the root: it may have been renamed, unmounted or mounted over.

@@ -181,6 +181,8 @@ pub(super) struct NameRecord {
     /// The directory's previous name.
     pub(super) prev: u32,
     pub(super) text: u32,
+    /// The listing that it was seen in last: see [`NameTable::begin_listing`](super::NameTable::begin_listing).
+    pub(super) seen: u32,
     pub(super) len: u8,
     pub(super) dead: bool,
     /// Whether it led to a directory when it died.
@@ -194,7 +196,7 @@ pub(super) struct DirRecord {
     pub(super) file: u32,
     /// The first of its names, dead ones among them.
     pub(super) first: u32,
-    /// Names that are not dead.
-    pub(super) children: u32,
+    /// Whether its names are those that the host has shown, not only those of a snapshot.
+    pub(super) read: bool,
     pub(super) handle: HostHandle,
 }

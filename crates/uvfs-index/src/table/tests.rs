@@ -68,7 +68,9 @@ fn a_renamed_directory_keeps_its_content_and_is_one_change() {
     let mut table = table();
     let d = table.dir(ROOT, "d", 2).expect("a name");
     assert!(d.new_dir);
+    let began = table.begin_listing().expect("a number");
     table.file(d.file, "f", 3, 1);
+    table.end_listing(d.file, began, Note::Tick);
     table.purge();
     let before = table.tick();
     // The new name is looked at first.
@@ -226,4 +228,44 @@ fn changes_beyond_the_bound_are_forgotten_and_their_clocks_know_nothing() {
         table.file(ROOT, &format!("g{nth}"), nth + 2, 1);
     }
     assert!(table.names.len() <= records + 70_000);
+}
+
+#[test]
+fn the_end_of_a_listing_removes_what_nothing_has_shown() {
+    let mut table = table();
+    for (name, ino) in [("a", 2), ("b", 3), ("c", 4)] {
+        table.file(ROOT, name, ino, 1);
+    }
+    let first = table.begin_listing().expect("a number");
+    table.file(ROOT, "a", 2, 1);
+    // Another listing of the same directory, in parts that are mixed with those of the first.
+    let second = table.begin_listing().expect("a number");
+    table.file(ROOT, "b", 3, 1);
+    table.end_listing(ROOT, first, Note::Silent);
+    assert_eq!(table.paths(), ["", "/a", "/b"]);
+    table.file(ROOT, "a", 2, 1);
+    table.file(ROOT, "d", 5, 1);
+    table.end_listing(ROOT, second, Note::Silent);
+    assert_eq!(table.paths(), ["", "/a", "/b", "/d"]);
+    let before = table.tick();
+    let third = table.begin_listing().expect("a number");
+    table.file(ROOT, "b", 3, 1);
+    table.end_listing(ROOT, third, Note::Tick);
+    assert_eq!(table.paths(), ["", "/b"]);
+    let changes = table.since(before);
+    for name in ["a", "d"] {
+        assert!(changes.contains(&change(Removed, name, None, false)), "{changes:?}");
+    }
+}
+
+#[test]
+fn a_report_of_a_directorys_name_stands_for_all_below_it() {
+    let mut table = table();
+    table.dir(ROOT, "d", 2).expect("a name");
+    table.file(ROOT, "f", 3, 1);
+    let before = table.tick();
+    // Another directory may have had the name between two looks.
+    table.dir(ROOT, "d", 2).expect("a name");
+    table.file(ROOT, "f", 3, 1);
+    assert_eq!(table.since(before), [change(Changed, "d", None, true), change(Changed, "f", None, false)]);
 }
