@@ -98,6 +98,13 @@ pub enum Command {
     Find(Find),
     /// Answer git's question about changed files: git config core.fsmonitor "uvfs git-fsmonitor"
     GitFsmonitor(GitFsmonitor),
+    /// Ask an index in watchman's protocol, with the words of watchman's own program
+    #[command(
+        override_usage = "uvfs watchman [-U SOCKET] [-j] [-p] [--no-pretty] COMMAND [WORD]...",
+        after_help = "The socket is that of uvfs index --watchman: the one that -U names, else that of $WATCHMAN_SOCK, else \
+                            watchman.sock beside the usual socket of an index."
+    )]
+    Watchman(Watchman),
     /// Print the completions of a shell
     Completions {
         /// For which shell
@@ -204,6 +211,9 @@ pub struct Index {
     /// Permissions of the socket, in octal: users with write permission may ask, and learn all names
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = octal)]
     pub mode: u32,
+    /// Also speak watchman's protocol, at this socket
+    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["list", "stop"])]
+    pub watchman: Option<PathBuf>,
     /// Most memory for each directory's index; k, m or g may follow (usual: no limit)
     #[arg(long, value_name = "BYTES", value_parser = uvfs_control::memory_limit)]
     pub memory: Option<u64>,
@@ -272,6 +282,13 @@ pub struct GitFsmonitor {
     /// The server's socket
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Watchman {
+    /// Options and words of watchman's program
+    #[arg(value_name = "WORD", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub words: Vec<OsString>,
 }
 
 fn octal(text: &str) -> Result<u32, String> {

@@ -80,6 +80,7 @@ fn run(command: Command) -> Result<()> {
         Command::Changed(args) => index::changed::run(&args),
         Command::Find(args) => index::find::run(&args),
         Command::GitFsmonitor(args) => index::git::run(&args),
+        Command::Watchman(args) => index::watchman::run(&args),
         Command::Completions { shell } => completions::run(shell),
         Command::Man { dir: Some(dir), .. } => manual::write(&dir),
         Command::Man { page, .. } => manual::print(page.as_deref()),

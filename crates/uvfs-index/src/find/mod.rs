@@ -46,7 +46,7 @@ mod calendar;
 mod dates;
 mod eval;
 mod format;
-mod glob;
+pub(crate) mod glob;
 mod json;
 mod ls;
 mod numbers;

@@ -12,11 +12,11 @@ use super::{NONE, NameTable};
 /// A change of a name, under its tick.
 #[derive(Clone, Copy)]
 pub(super) struct Change {
-    name: u32,
-    born: u64,
+    pub(super) name: u32,
+    pub(super) born: u64,
     /// When it was last made to lead to another file.
     led: u64,
-    whole: u64,
+    pub(super) whole: u64,
 }
 
 /// The reason for a new place in the order.

@@ -20,6 +20,7 @@ pub(crate) mod restore;
 #[cfg(test)]
 mod tests;
 mod text;
+pub(crate) mod watched;
 
 use std::collections::BTreeMap;
 use std::hash::BuildHasher;
@@ -80,6 +81,7 @@ pub(crate) struct NameTable {
     /// Files without a name, with their generations.
     limbo: Vec<(u32, u32)>,
     changes: BTreeMap<u64, Change>,
+    vanished: Option<watched::VanishedNames>,
     /// The last tick given.
     tick: u64,
     /// Changes up to this tick are not all known any more.
@@ -110,6 +112,7 @@ impl NameTable {
             free_dirs: Vec::new(),
             limbo: Vec::new(),
             changes: BTreeMap::new(),
+            vanished: None,
             tick: 0,
             floor: 0,
             alive: 1,
@@ -148,7 +151,12 @@ impl NameTable {
         // A directory's handle is an allocation of its own. A B-tree's nodes are two thirds full.
         let apart = self.dirs.len() * 32 + self.changes.len() * 48;
         let hashes = [&self.by_name, &self.by_ino, &self.by_handle];
-        records + apart + self.text.bytes() + hashes.iter().map(|hash| hash.allocation_size()).sum::<usize>()
+        let vanished = self.vanished.as_ref().map_or(0, watched::VanishedNames::bytes);
+        records
+            + apart
+            + vanished
+            + self.text.bytes()
+            + hashes.iter().map(|hash| hash.allocation_size()).sum::<usize>()
     }
 
     /// The directory with this handle, as a file.

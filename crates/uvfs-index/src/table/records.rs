@@ -107,7 +107,7 @@ pub(super) struct FileRecord {
     /// Moves when the record is freed.
     pub(super) generation: u32,
     pub(super) birth: u32,
-    mode: u16,
+    pub(super) mode: u16,
     /// On another file system, so it cannot be found by its number, and nothing below it is known.
     pub(super) foreign: bool,
     pub(super) free: bool,
@@ -187,6 +187,8 @@ pub(super) struct NameRecord {
     pub(super) dead: bool,
     /// Whether it led to a directory when it died.
     pub(super) was_dir: bool,
+    /// The type of the file that it led to when it died: the highest four bits of the mode; 0 if that is not known.
+    pub(super) was_type: u8,
 }
 
 const _: () = assert!(size_of::<NameRecord>() == 40);

@@ -60,7 +60,7 @@ use crate::host::HostTree;
 use crate::queue::ReportQueue;
 use crate::snapshot::SnapshotFile;
 use crate::table::changes::ChangedName;
-use crate::table::{FileFacts, NameTable, ROOT};
+use crate::table::{FileFacts, HostHandle, NameTable, ROOT};
 
 /// The limits of a tree.
 #[derive(Clone, Copy, Debug, Default)]
@@ -69,6 +69,18 @@ pub struct TreeLimits {
     pub threads: usize,
     /// Bytes of memory of the table; 0 for no limit.
     pub memory: usize,
+    /// Remember the names below a directory that is removed or renamed, for questions that want each of them.
+    pub names_below: bool,
+}
+
+impl TreeLimits {
+    fn table(&self, root: &FileFacts, handle: &HostHandle) -> NameTable {
+        self.noting(NameTable::new(root, handle.clone()))
+    }
+
+    fn noting(&self, table: NameTable) -> NameTable {
+        if self.names_below { table.noting_names_below() } else { table }
+    }
 }
 
 /// How far a tree is.
@@ -252,7 +264,7 @@ impl IndexedTree {
             .map_err(|why| format!("its changes are not seen: {why}"))?;
         let root = |errno: Errno| format!("its attributes cannot be read: {errno}");
         let content = Content {
-            table: NameTable::new(&host.root_facts().map_err(root)?, host.root_handle().clone()),
+            table: limits.table(&host.root_facts().map_err(root)?, host.root_handle()),
             instance: ChangeClock::new_instance()?,
             phase: IndexPhase::Scanning,
             scans: 0,
@@ -353,6 +365,37 @@ impl IndexedTree {
                 return content;
             }
         }
+    }
+
+    /// [`IndexedTree::settle`], at most until `deadline`. Returns whether the table is right now: not so while the tree
+    /// is being scanned, or is lost.
+    pub(crate) fn settle_until(&self, deadline: Instant) -> bool {
+        if self.wait_scanned(deadline.saturating_duration_since(Instant::now())) != IndexPhase::Following {
+            return false;
+        }
+        self.watcher.drain();
+        let wanted = self.shared.queue.put_in();
+        let mut done = self.shared.done.lock();
+        while *done < wanted && self.phase() == IndexPhase::Following {
+            if self.shared.moved.wait_until(&mut done, deadline).timed_out() {
+                return false;
+            }
+        }
+        drop(done);
+        self.phase() == IndexPhase::Following
+    }
+
+    /// Calls `look` with the table, its moment, and the host. Changes wait meanwhile, so `look` must not.
+    ///
+    /// # Errors
+    /// The reason if the tree is not known.
+    pub(crate) fn look<R>(
+        &self,
+        look: impl FnOnce(&NameTable, ChangeClock, &HostTree) -> R,
+    ) -> Result<R, String> {
+        let content = self.shared.content.read();
+        content.is_known()?;
+        Ok(look(&content.table, content.clock(), &self.shared.host))
     }
 
     /// The changes since a moment, at or below a path. Every change that ended before this call is in the answer.
