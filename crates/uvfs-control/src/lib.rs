@@ -149,6 +149,7 @@ impl ControlDir {
             let mut figures = control.figures.iter();
             figures.try_for_each(|figure| line(out, format_args!("{} {}", figure.path, figure.of(&snapshot))))
         })?;
+        self.say(root, "pid", |_, out| line(out, std::process::id()))?;
         self.say(root, "source", |control, out| line(out, &control.source))?;
         self.say(root, "options", |control, out| line(out, &control.options))?;
         self.say(root, "permissions", |control, out| line(out, control.permissions()))?;

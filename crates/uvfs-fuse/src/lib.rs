@@ -44,7 +44,7 @@ pub use limit::shortage::Shortages;
 pub use mount::device::unmount;
 pub use mount::error::MountError;
 pub use mount::mounted::{Mounted, Unmounted, mount};
-pub use mount::mountinfo::{Listed, listed};
+pub use mount::mountinfo::{Listed, ServerState, listed};
 pub use mount::options::{Atime, Options, Permissions, TransportKind};
 pub use mount::remount::{MountedAt, mounted_at, remount};
 pub use notify::Notices;

@@ -57,6 +57,7 @@ fn start_child(args: &Index) -> Result<()> {
     if let Some(memory) = args.memory {
         command.arg("--memory").arg(memory.to_string());
     }
+    args.log.pass_on(&mut command);
     command.arg("--").args(&args.dirs);
     daemon::start_child(command)
 }
