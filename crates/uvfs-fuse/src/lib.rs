@@ -49,3 +49,4 @@ pub use mount::options::{Atime, Options, Permissions, TransportKind};
 pub use mount::remount::{MountedAt, mounted_at, remount};
 pub use notify::Notices;
 pub use transport::dev::Transport;
+pub use wire::latency::{BOUNDS as LATENCY_BOUNDS, Latency, RequestKind};
