@@ -56,7 +56,10 @@ mod here {
     }
 
     fn options_of(parsed: Parsed) -> Result<ObjectOptions> {
-        let Parsed { mount, ctl, memory, driver } = parsed;
+        let Parsed { mount, ctl, memory, driver, auto_unmount } = parsed;
+        if auto_unmount {
+            bail!("auto_unmount is not for object stores");
+        }
         if ctl == Ctl::Show {
             bail!("ctl=show: an object store has no .uvfs");
         }
@@ -87,6 +90,9 @@ mod here {
 
     fn checked(args: &args::Mount, url: &str) -> Result<(Location, ObjectOptions)> {
         let location = Location::parse(url)?;
+        if args.pid_file.is_some() {
+            bail!("--pid-file is not for object stores");
+        }
         if args.metrics.is_some() {
             bail!("--metrics shows the figures of .uvfs, which an object store does not have");
         }

@@ -28,7 +28,7 @@ const SOURCES: &str = "tmpfs, mirror:SRC (a directory), ext4:IMAGE (a file or bl
 /// The names of drivers.
 pub const DRIVERS: [&str; 6] = ["tmpfs", "mirror", "ext4", "kernfs", "object", "generated"];
 /// Those with a path after the name.
-const OF_A_PATH: [&str; 3] = ["mirror", "ext4", "kernfs"];
+pub const OF_A_PATH: [&str; 3] = ["mirror", "ext4", "kernfs"];
 
 /// The source that was probably meant by one that is none: that of a path without its driver, or a driver with
 /// another spelling.

@@ -79,6 +79,7 @@ fn start_child(args: &Index) -> Result<()> {
             command.arg(option);
         }
     }
+    args.log.pass_on(&mut command);
     command.arg("--").args(&args.dirs);
     daemon::start_child(command)
 }
