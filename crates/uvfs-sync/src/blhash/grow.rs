@@ -16,7 +16,7 @@ const MOVE_STEP: u32 = 2;
 const RETIRE_STEP: u32 = 64;
 /// Bytes of a table from which on it grows by huge pages: lookups go anywhere in it, and the objects of its
 /// entries take twenty times as much memory.
-const HUGE_FROM: usize = 8 << 20;
+const HUGE_FROM: usize = 4 << 20;
 /// A table with a quarter of its intended load is moved into a smaller one, if it has more than this many
 /// buckets.
 const SHRINK: u64 = if cfg!(loom) { u64::MAX } else { 4096 };
