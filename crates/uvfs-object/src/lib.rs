@@ -6,21 +6,26 @@
 //! |---|---|
 //! | `location`, `options` | what is mounted, and how |
 //! | `store` | calls of the store, and their errors |
+//! | `http`, `refusal` | the client of HTTP; why a store refuses a mount |
 //! | `version` | the identity of an object's content |
 //! | `names` | keys that become names |
 //! | `tree` | nodes, attributes, the deadlines of names |
 //! | `listings` | LISTs, each shared by all that need it |
+//! | `walks` | LISTs of many directories at once, for a walk |
 //! | `lookup` | lookups |
 //! | `dir_handle` | open directories |
 //! | `object_reader`, `data_budget` | open objects, read-ahead, and the bound on data |
 //! | `calls` | requests of the kernel: deadline, cancelling |
+//! | `control` | `.uvfs` |
 //! | `mounted_store` | the runtime, the mount, and their end |
 //! | `object_fs` | the file system that fuse3 mounts |
 #![deny(unsafe_code)]
 
 mod calls;
+mod control;
 mod data_budget;
 mod dir_handle;
+mod http;
 mod listings;
 mod location;
 mod lookup;
@@ -29,11 +34,13 @@ mod names;
 mod object_fs;
 mod object_reader;
 mod options;
+mod refusal;
 mod store;
 #[cfg(test)]
 mod tests;
 mod tree;
 mod version;
+mod walks;
 
 pub use location::{Location, LocationError};
 pub use mounted_store::{MountedStore, mount, mount_fs};

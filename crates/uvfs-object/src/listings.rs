@@ -24,6 +24,7 @@ use crate::names::{Gathered, Kind, Named, Unshown};
 use crate::store::{Failed, Listed, Listing, PAGE, Store};
 use crate::tree::{Node, ObjectNode, Tree};
 use crate::version::Version;
+use crate::walks::Walks;
 
 /// Names in one batch: also the most that a lookup lists.
 pub(crate) const BATCH: usize = 4 * PAGE;
@@ -79,8 +80,9 @@ pub(crate) struct DirListing {
 
 /// Listings that may be joined.
 pub(crate) struct Listings {
-    tree: Arc<Tree>,
-    store: Store,
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) store: Store,
+    pub(crate) walks: Walks,
     pub(crate) unshown: Unshown,
     joinable: Mutex<HashMap<InodeId, Weak<DirListing>>>,
     next: AtomicU64,
@@ -88,7 +90,8 @@ pub(crate) struct Listings {
 
 impl Listings {
     pub(crate) fn new(tree: Arc<Tree>, store: Store) -> Self {
-        Self { tree, store, unshown: Unshown::default(), joinable: Mutex::default(), next: AtomicU64::new(1) }
+        let (unshown, walks) = (Unshown::default(), Walks::default());
+        Self { tree, store, walks, unshown, joinable: Mutex::default(), next: AtomicU64::new(1) }
     }
 
     /// The listing of a directory: one that others began, or a new one.
@@ -103,20 +106,51 @@ impl Listings {
         {
             return Ok(known);
         }
+        Ok(self.begin(&mut joinable, dir, key, self.tree.now()))
+    }
+
+    fn begin(
+        &self,
+        joinable: &mut HashMap<InodeId, Weak<DirListing>>,
+        dir: &Node,
+        key: String,
+        began: u64,
+    ) -> Arc<DirListing> {
         if joinable.len() > 64 {
             joinable.retain(|_, listing| listing.strong_count() != 0);
         }
         let source = Source { listing: None, raw: Vec::new(), whole: None, all_cached: true, batches: 0 };
         let listing = Arc::new(DirListing {
             number: self.next.fetch_add(1, Relaxed),
-            began: self.tree.now(),
+            began,
             dir: dir.clone(),
             key,
             source: tokio::sync::Mutex::new(source),
             read: Mutex::default(),
         });
         joinable.insert(dir.id(), Arc::downgrade(&listing));
-        Ok(listing)
+        listing
+    }
+
+    /// The listing of a directory whose keys are all told, unless others list it now.
+    pub(crate) fn begin_told(
+        &self,
+        dir: &Node,
+        key: String,
+        raw: Vec<Listed>,
+        began: u64,
+    ) -> Option<Arc<DirListing>> {
+        let mut joinable = self.joinable.lock();
+        let known = joinable.get(&dir.id()).and_then(Weak::upgrade);
+        if known.is_some_and(|known| known.is_joinable(&self.tree)) {
+            return None;
+        }
+        let listing = self.begin(&mut joinable, dir, key, began);
+        // Nobody has it before the map's lock is free.
+        let mut source = listing.source.try_lock().ok()?;
+        (source.listing, source.raw) = (Some(self.store.told()), raw);
+        drop(source);
+        Some(listing)
     }
 
     /// The next that needs the directory's names asks the store.
@@ -185,11 +219,37 @@ impl DirListing {
         self.read.lock().failed.is_some()
     }
 
+    /// Publish a directory that was told ahead of a walk.
+    ///
+    /// # Errors
+    /// A store that lists names only has failed to tell a version.
+    pub(crate) async fn batch_of_told(&self, at: &Listings) -> Result<(), Failed> {
+        let mut source = self.source.lock().await;
+        if source.batches == 0 { self.take(at, &mut source).await } else { Ok(()) }
+    }
+
     /// One more batch. If the future is dropped, the next call goes on where this one was.
     async fn advance(&self, at: &Listings, source: &mut Source) -> Result<(), Failed> {
+        let mut page = None;
         if source.listing.is_none() {
-            source.listing = Some(at.store.list(&self.key).await?);
+            page = at.page(&self.dir, &self.key).await?;
+            source.listing = Some(match &mut page {
+                Some(page) => {
+                    source.raw = std::mem::take(&mut page.own);
+                    at.store.told()
+                }
+                None => at.store.list(&self.key).await?,
+            });
         }
+        self.take(at, source).await?;
+        if let Some(page) = page {
+            at.adopt(page).await;
+        }
+        Ok(())
+    }
+
+    /// Take a batch out of the listing, and publish it.
+    async fn take(&self, at: &Listings, source: &mut Source) -> Result<(), Failed> {
         let Source { listing, raw, whole, all_cached, batches } = source;
         let Some(listing) = listing else { return Err(libc::EIO) };
         listing.more(BATCH, raw).await?;

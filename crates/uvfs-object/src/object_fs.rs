@@ -14,11 +14,13 @@ use fuse3::raw::reply::*;
 use fuse3::raw::{Filesystem, Request};
 use fuse3::{Errno, FileType, Inode, Result, SetAttr};
 use futures_util::Stream;
+use futures_util::future::Either;
 use opendal::Operator;
 use parking_lot::Mutex;
 use uvfs_cache::Balancer;
 
 use crate::calls::Calls;
+use crate::control::{Control, is_control};
 use crate::data_budget::DataBudget;
 use crate::dir_handle::{DirHandle, Entries};
 use crate::listings::Listings;
@@ -28,6 +30,8 @@ use crate::options::ObjectOptions;
 use crate::store::{Failed, OpenError, Store};
 use crate::tree::{ALWAYS, Tree};
 
+/// FOPEN_DIRECT_IO.
+const DIRECT_IO: u32 = 1;
 /// FOPEN_KEEP_CACHE: the kernel's cached pages stay.
 const KEEP_CACHE: u32 = 1 << 1;
 /// FOPEN_CACHE_DIR: the kernel may cache the names.
@@ -46,6 +50,7 @@ pub(crate) struct Core {
     dirs: Mutex<HashMap<u64, Arc<DirHandle>>>,
     next: AtomicU64,
     keeper: Mutex<Option<Balancer>>,
+    control: Control,
 }
 
 /// An object store as a file system for [`fuse3::raw::Session`]; read-only.
@@ -64,6 +69,18 @@ pub struct ObjectFigures {
     pub names: u64,
     /// Lookups that the kernel has not forgotten.
     pub lookups: u64,
+    /// Bytes that the names are counted with, and their limit (0: none).
+    pub name_bytes: u64,
+    /// See `name_bytes`.
+    pub limit: u64,
+    /// LISTs, a page each, that the store has answered.
+    pub lists: u64,
+    /// HEADs.
+    pub heads: u64,
+    /// GETs.
+    pub gets: u64,
+    /// Bytes that these have brought.
+    pub bytes_read: u64,
 }
 
 /// A handle to an [`ObjectFs`], useful after the mount.
@@ -73,14 +90,7 @@ pub struct ObjectHandle(Arc<Core>);
 impl ObjectHandle {
     /// Current figures. O(1).
     pub fn figures(&self) -> ObjectFigures {
-        let counters = self.0.tree.cache().counters();
-        ObjectFigures {
-            unshown_keys: self.0.listings.unshown.count(),
-            running: self.0.calls.running(),
-            data: self.0.budget.used(),
-            names: counters.dentries,
-            lookups: self.0.tree.lookups(),
-        }
+        self.0.figures()
     }
 
     /// Let time pass, for tests of TTLs. The kernel's own time is not changed.
@@ -133,6 +143,7 @@ impl ObjectFs {
             dirs: Mutex::default(),
             next: AtomicU64::new(1),
             keeper: Mutex::default(),
+            control: Control::new(),
         })))
     }
 
@@ -143,6 +154,31 @@ impl ObjectFs {
 }
 
 impl Core {
+    fn figures(&self) -> ObjectFigures {
+        let counters = self.tree.cache().counters();
+        let [lists, heads, gets, bytes_read] = self.store.counts();
+        ObjectFigures {
+            unshown_keys: self.listings.unshown.count(),
+            running: self.calls.running(),
+            data: self.budget.used(),
+            names: counters.dentries,
+            lookups: self.tree.lookups(),
+            name_bytes: counters.bytes,
+            limit: counters.limit,
+            lists,
+            heads,
+            gets,
+            bytes_read,
+        }
+    }
+
+    /// Open `.uvfs/stats`: past the kernel's pages, since its length is not known before.
+    fn open_control(&self) -> ReplyOpen {
+        let fh = self.next.fetch_add(1, Relaxed);
+        self.control.open(fh, &self.figures());
+        ReplyOpen { fh, flags: DIRECT_IO }
+    }
+
     async fn open_file(&self, id: Inode) -> std::result::Result<ReplyOpen, Failed> {
         let node = self.tree.node(id)?;
         let version = node.data().version().ok_or(libc::EISDIR)?.clone();
@@ -230,18 +266,27 @@ impl Filesystem for ObjectFs {
     }
 
     async fn lookup(&self, req: Request, parent: Inode, name: &OsStr) -> Result<ReplyEntry> {
+        if let Some(answer) = self.0.control.lookup(parent, name) {
+            return answer.map_err(Errno::from);
+        }
         self.0.calls.run((req.unique, req.pid), self.0.finder.lookup(parent, name)).await
     }
 
     async fn forget(&self, _req: Request, inode: Inode, nlookup: u64) {
-        self.0.tree.forget(inode, nlookup);
+        if !is_control(inode) {
+            self.0.tree.forget(inode, nlookup);
+        }
     }
 
     async fn batch_forget(&self, _req: Request, inodes: &[(Inode, u64)]) {
-        inodes.iter().for_each(|(inode, nlookup)| self.0.tree.forget(*inode, *nlookup));
+        let inodes = inodes.iter().filter(|(inode, _)| !is_control(*inode));
+        inodes.for_each(|(inode, nlookup)| self.0.tree.forget(*inode, *nlookup));
     }
 
     async fn getattr(&self, _req: Request, inode: Inode, _fh: Option<u64>, _flags: u32) -> Result<ReplyAttr> {
+        if is_control(inode) {
+            return Ok(ReplyAttr { ttl: ALWAYS, attr: self.0.control.attr(inode) });
+        }
         let node = self.0.tree.node(inode).map_err(Errno::from)?;
         Ok(ReplyAttr { ttl: ALWAYS, attr: self.0.tree.attr(&node) })
     }
@@ -250,10 +295,16 @@ impl Filesystem for ObjectFs {
         if flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32 {
             return read_only();
         }
+        if is_control(inode) {
+            return Ok(self.0.open_control());
+        }
         self.0.calls.run((req.unique, req.pid), self.0.open_file(inode)).await
     }
 
     async fn read(&self, req: Request, inode: Inode, fh: u64, offset: u64, size: u32) -> Result<ReplyData> {
+        if let Some(text) = self.0.control.read(fh, offset, size) {
+            return Ok(text.into());
+        }
         self.0.calls.run((req.unique, req.pid), self.0.read_file(inode, fh, offset, size)).await
     }
 
@@ -266,36 +317,50 @@ impl Filesystem for ObjectFs {
         _lock_owner: u64,
         _flush: bool,
     ) -> Result<()> {
-        let object = self.0.files.lock().remove(&fh);
-        drop(object);
+        if !self.0.control.release(fh) {
+            let object = self.0.files.lock().remove(&fh);
+            drop(object);
+        }
         Ok(())
     }
 
     async fn opendir(&self, _req: Request, inode: Inode, _flags: u32) -> Result<ReplyOpen> {
+        if is_control(inode) {
+            return Ok(ReplyOpen { fh: 0, flags: 0 });
+        }
         self.0.open_dir(inode).map_err(Errno::from)
     }
 
     async fn readdir<'a>(
         &'a self,
         req: Request,
-        _parent: Inode,
+        parent: Inode,
         fh: u64,
         offset: i64,
     ) -> Result<ReplyDirectory<impl Stream<Item = Result<DirectoryEntry>> + Send + 'a>> {
-        let entries = self.0.calls.run((req.unique, req.pid), self.0.entries(fh, offset as u64)).await?;
-        Ok(ReplyDirectory { entries: entries.names() })
+        let entries = if is_control(parent) {
+            Either::Left(Control::names(offset as u64))
+        } else {
+            let entries = self.0.calls.run((req.unique, req.pid), self.0.entries(fh, offset as u64)).await?;
+            Either::Right(entries.names())
+        };
+        Ok(ReplyDirectory { entries })
     }
 
     async fn readdirplus<'a>(
         &'a self,
         req: Request,
-        _parent: Inode,
+        parent: Inode,
         fh: u64,
         offset: u64,
         _lock_owner: u64,
     ) -> Result<ReplyDirectoryPlus<impl Stream<Item = Result<DirectoryEntryPlus>> + Send + 'a>> {
-        let entries = self.0.calls.run((req.unique, req.pid), self.0.entries(fh, offset)).await?;
-        Ok(ReplyDirectoryPlus { entries: entries.nodes() })
+        let entries = if is_control(parent) {
+            Either::Left(self.0.control.nodes(offset))
+        } else {
+            Either::Right(self.0.calls.run((req.unique, req.pid), self.0.entries(fh, offset)).await?.nodes())
+        };
+        Ok(ReplyDirectoryPlus { entries })
     }
 
     async fn releasedir(&self, _req: Request, _inode: Inode, fh: u64, _flags: u32) -> Result<()> {
@@ -324,6 +389,38 @@ impl Filesystem for ObjectFs {
         let core = self.0.clone();
         tokio::spawn(async move { core.calls.interrupt(unique).await });
         Ok(())
+    }
+
+    /// fuse3 has told the kernel that locks are the file system's.
+    #[cfg(feature = "file-lock")]
+    async fn getlk(
+        &self,
+        _: Request,
+        _: Inode,
+        _: u64,
+        _: u64,
+        _: u64,
+        _: u64,
+        _: u32,
+        _: u32,
+    ) -> Result<ReplyLock> {
+        Err(Errno::from(libc::ENOLCK))
+    }
+
+    #[cfg(feature = "file-lock")]
+    async fn setlk(
+        &self,
+        _: Request,
+        _: Inode,
+        _: u64,
+        _: u64,
+        _: u64,
+        _: u64,
+        _: u32,
+        _: u32,
+        _: bool,
+    ) -> Result<()> {
+        Err(Errno::from(libc::ENOLCK))
     }
 
     async fn setattr(

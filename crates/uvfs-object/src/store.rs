@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,6 +20,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::location::Location;
 use crate::options::ObjectOptions;
 use crate::version::Version;
+use crate::{http, refusal};
 
 /// Keys in one answer to a LIST.
 pub(crate) const PAGE: usize = 1000;
@@ -47,10 +49,21 @@ pub(crate) struct Store {
     op: Operator,
     prefix: String,
     calls: Arc<Semaphore>,
+    counted: Arc<Counted>,
+}
+
+/// Calls so far; those that were tried again count once.
+#[derive(Debug, Default)]
+struct Counted {
+    /// Pages, as if each but the last had all the keys that it may have.
+    lists: AtomicU64,
+    heads: AtomicU64,
+    gets: AtomicU64,
+    bytes: AtomicU64,
 }
 
 /// The innermost reason.
-fn root_cause(error: &opendal::Error) -> Option<String> {
+pub(crate) fn root_cause(error: &opendal::Error) -> Option<String> {
     let mut cause = std::error::Error::source(error)?;
     while let Some(deeper) = cause.source() {
         cause = deeper;
@@ -60,8 +73,6 @@ fn root_cause(error: &opendal::Error) -> Option<String> {
 
 /// A few words about an error, without secrets.
 fn why(error: &opendal::Error) -> String {
-    // As the S3 service prints the store's answer.
-    let code = error.message().split_once("code: \"").and_then(|(_, rest)| rest.split_once('"'));
     let words = match error.kind() {
         ErrorKind::NotFound => "it does not exist",
         ErrorKind::PermissionDenied => "access is denied",
@@ -73,8 +84,8 @@ fn why(error: &opendal::Error) -> String {
         _ if error.is_temporary() || error.is_persistent() => "the store does not answer as it should",
         _ => "the call failed",
     };
-    match (code, root_cause(error)) {
-        (Some((code, _)), _) if !code.is_empty() => format!("{words} ({code})"),
+    match (refusal::code(error), root_cause(error)) {
+        (Some(code), _) => format!("{words} ({code})"),
         (_, Some(cause)) => format!("{words}: {}", cause.lines().next().unwrap_or_default()),
         _ => words.to_owned(),
     }
@@ -96,12 +107,10 @@ fn errno(what: &str, key: &str, error: &opendal::Error) -> Failed {
     errno
 }
 
-/// OpenDAL's client of HTTP, its cryptography, and its services by scheme: once a process.
+/// OpenDAL's client of HTTP, and its services by scheme: once a process.
 fn prepare() {
-    // An error means that the program has installed another.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     opendal::init_default_registry();
-    opendal_http_transport_reqwest::install_default();
+    http::install();
 }
 
 fn operator(location: &Location, options: &ObjectOptions) -> Result<(Operator, String), OpenError> {
@@ -185,12 +194,18 @@ impl Store {
             .with_max_delay(Duration::from_secs(5))
             .with_max_times(options.retries);
         let op = op.layer(TimeoutLayer::new().with_timeout(timeout).with_io_timeout(timeout)).layer(retry);
-        Self { op, prefix: prefix.to_owned(), calls: Arc::new(Semaphore::new(CALLS)) }
+        Self { op, prefix: prefix.to_owned(), calls: Arc::new(Semaphore::new(CALLS)), counted: Arc::default() }
     }
 
     /// The right to one call. `None` would mean that the semaphore was closed, which nobody does.
     async fn call(&self) -> Option<SemaphorePermit<'_>> {
         self.calls.acquire().await.ok()
+    }
+
+    /// LISTs, HEADs and GETs so far, and bytes that came.
+    pub(crate) fn counts(&self) -> [u64; 4] {
+        let Counted { lists, heads, gets, bytes } = &*self.counted;
+        [lists, heads, gets, bytes].map(|count| count.load(Relaxed))
     }
 
     /// The prefix that is mounted.
@@ -205,7 +220,10 @@ impl Store {
                 Err(OpenError(format!("cannot use {location}: no key begins with {:?}", self.prefix)))
             }
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(OpenError(format!("cannot list {location}: {}", why(&error)))),
+            Ok(Err(error)) => {
+                let said = refusal::reason(&error, location.bucket()).unwrap_or_else(|| why(&error));
+                Err(OpenError(format!("cannot list {location}: {said}")))
+            }
             Err(_) => Err(OpenError(format!("cannot list {location}: no answer within {timeout:?}"))),
         }
     }
@@ -213,6 +231,7 @@ impl Store {
     /// The first key below a prefix: one LIST of one key.
     async fn first(&self, prefix: &str) -> opendal::Result<Option<String>> {
         let _call = self.call().await;
+        self.counted.lists.fetch_add(1, Relaxed);
         let options = ListOptions { limit: Some(1), recursive: true, ..ListOptions::default() };
         let mut lister = match self.op.lister_options(prefix, options).await {
             // Not every store lists recursively.
@@ -249,6 +268,7 @@ impl Store {
     /// Those of [`errno`].
     pub(crate) async fn head(&self, key: &str) -> Result<Option<Version>, Failed> {
         let _call = self.call().await;
+        self.counted.heads.fetch_add(1, Relaxed);
         match self.op.stat(key).await {
             Ok(meta) if meta.mode() == EntryMode::DIR => Ok(None),
             Ok(meta) => Ok(Some(Version::of(&meta))),
@@ -272,7 +292,38 @@ impl Store {
         let options = ListOptions { limit: Some(PAGE), ..ListOptions::default() };
         let lister = self.op.lister_options(prefix, options).await;
         let lister = lister.map_err(|error| errno("LIST", prefix, &error))?;
-        Ok(Listing { store: self.clone(), lister, prefix: prefix.to_owned(), ended: false })
+        Ok(Listing { store: self.clone(), lister: Some(lister), prefix: prefix.to_owned(), taken: 0, ended: false })
+    }
+
+    /// A listing of keys that are all told already.
+    pub(crate) fn told(&self) -> Listing {
+        Listing { store: self.clone(), lister: None, prefix: String::new(), taken: 0, ended: true }
+    }
+
+    /// Whether [`Self::keys_from`] is one LIST.
+    pub(crate) fn lists_from(&self) -> bool {
+        let can = self.op.info().capability();
+        can.list_with_recursive && can.list_with_start_after
+    }
+
+    /// One page of the keys below a prefix, of all depths, after a key. Also whether these are all there are.
+    ///
+    /// # Errors
+    /// Those of [`errno`].
+    pub(crate) async fn keys_from(&self, prefix: &str, after: &str) -> Result<(Vec<Listed>, bool), Failed> {
+        let options = ListOptions {
+            limit: Some(PAGE),
+            recursive: true,
+            start_after: Some(after.to_owned()),
+            ..ListOptions::default()
+        };
+        let lister = self.op.lister_options(prefix, options).await;
+        let lister = lister.map_err(|error| errno("LIST", prefix, &error))?;
+        let mut listing =
+            Listing { store: self.clone(), lister: Some(lister), prefix: prefix.to_owned(), taken: 0, ended: false };
+        let mut page = Vec::new();
+        listing.more(PAGE, &mut page).await?;
+        Ok((page, listing.ended))
     }
 
     /// The bytes of a range that lies within the object.
@@ -289,6 +340,7 @@ impl Store {
             ..ReaderOptions::default()
         };
         let _call = self.call().await;
+        self.counted.gets.fetch_add(1, Relaxed);
         let reader = self.op.reader_options(key, options).await.map_err(failed)?;
         let data = reader.read(range.clone()).await.map_err(failed)?.to_bytes();
         if data.len() as u64 != range.end - range.start {
@@ -299,6 +351,7 @@ impl Store {
             );
             return Err(libc::EIO);
         }
+        self.counted.bytes.fetch_add(data.len() as u64, Relaxed);
         let version = reader.metadata().map(Version::of).filter(Version::is_told);
         Ok(Read { data, version })
     }
@@ -307,8 +360,10 @@ impl Store {
 /// A LIST under way.
 pub(crate) struct Listing {
     store: Store,
-    lister: Lister,
+    lister: Option<Lister>,
     prefix: String,
+    /// Keys so far.
+    taken: usize,
     ended: bool,
 }
 
@@ -324,11 +379,17 @@ impl Listing {
     /// # Errors
     /// Those of [`errno`]; the listing is of no more use.
     pub(crate) async fn more(&mut self, most: usize, out: &mut Vec<Listed>) -> Result<(), Failed> {
+        let Some(lister) = &mut self.lister else { return Ok(()) };
         let _call = self.store.call().await;
         while out.len() < most && !self.ended {
-            match self.lister.next().await {
+            let next = lister.next().await;
+            if self.taken == 0 || self.taken % PAGE == 0 && next.is_some() {
+                self.store.counted.lists.fetch_add(1, Relaxed);
+            }
+            match next {
                 None => self.ended = true,
                 Some(Ok(entry)) => {
+                    self.taken += 1;
                     let (key, meta) = entry.into_parts();
                     let is_dir = meta.mode() == EntryMode::DIR || key.ends_with('/');
                     let version = told(&meta).filter(|_| !is_dir);

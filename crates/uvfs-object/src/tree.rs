@@ -52,6 +52,12 @@ pub(crate) struct DirState {
     pub(crate) read: AtomicU64,
 }
 
+impl DirState {
+    pub(crate) fn is_large(&self) -> bool {
+        self.large.load(Relaxed)
+    }
+}
+
 /// The tree's data of a node, besides its attributes.
 pub(crate) struct ObjectNode {
     what: What,

@@ -14,12 +14,15 @@ use hyper_util::server::conn::auto::Builder;
 use parking_lot::Mutex;
 use s3s::auth::SimpleAuth;
 use s3s::dto::*;
-use s3s::service::S3ServiceBuilder;
-use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
+use s3s::service::{S3ServiceBuilder, SharedS3Service};
+use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
 pub const KEY: &str = "test-key-id";
 pub const SECRET: &str = "test-secret-that-nobody-may-see";
 pub const BUCKET: &str = "demo";
+/// Part of the message of [`Fault::Refused`].
+#[allow(dead_code, reason = "the tests look for it")]
+pub const REPEATED: &str = "an-authorization-header";
 
 /// One version of an object.
 #[derive(Clone)]
@@ -39,6 +42,8 @@ pub enum Fault {
     SlowDown,
     /// 403 AccessDenied.
     Denied,
+    /// 400 with a code, and a message that says a region and repeats what no log may show.
+    Refused(&'static str),
     /// The body ends before its announced length.
     Truncated,
     /// A whole answer with fewer bytes than were asked for.
@@ -158,6 +163,12 @@ impl Bucket {
         match fault {
             Fault::SlowDown => Err(s3_error!(SlowDown)),
             Fault::Denied => Err(s3_error!(AccessDenied)),
+            Fault::Refused(code) => {
+                let message = format!("expecting 'eu-west-1'; you have sent {REPEATED}");
+                let mut error = S3Error::with_message(S3ErrorCode::Custom(code.into()), message);
+                error.set_status_code(reqwest::StatusCode::BAD_REQUEST);
+                Err(error)
+            }
             Fault::Silence => std::future::pending().await,
             fault => Ok(fault),
         }
@@ -174,11 +185,16 @@ impl Bucket {
         }
     }
 
-    /// Serve on a port of the loopback interface that is free; returns the address. Ends with the runtime.
-    pub async fn serve(&self, address: SocketAddr) -> std::io::Result<SocketAddr> {
+    /// What answers requests.
+    pub fn service(&self) -> SharedS3Service {
         let mut service = S3ServiceBuilder::new(self.clone());
         service.set_auth(SimpleAuth::from_single(KEY, SECRET));
-        let service = service.build().into_shared();
+        service.build().into_shared()
+    }
+
+    /// Serve on a port of the loopback interface that is free; returns the address. Ends with the runtime.
+    pub async fn serve(&self, address: SocketAddr) -> std::io::Result<SocketAddr> {
+        let service = self.service();
         let listener = tokio::net::TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         tokio::spawn(async move {
@@ -225,7 +241,7 @@ impl S3 for Bucket {
         let after = input.continuation_token.clone().or(input.start_after.clone()).unwrap_or_default();
         let (mut contents, mut prefixes, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
         let (mut last, mut truncated) = (String::new(), false);
-        for (key, stored) in self.0.objects.lock().range(prefix.clone()..) {
+        for (key, stored) in self.0.objects.lock().range(prefix.clone().max(after.clone())..) {
             let Some(rest) = key.strip_prefix(&prefix) else { break };
             let group = delimiter
                 .as_ref()
@@ -265,6 +281,44 @@ impl S3 for Bucket {
             ..ListObjectsV2Output::default()
         };
         Ok(S3Response::new(output))
+    }
+
+    /// The first version of the request, which some clients make.
+    async fn list_objects(
+        &self,
+        req: S3Request<ListObjectsInput>,
+    ) -> S3Result<S3Response<ListObjectsOutput>> {
+        let input = req.input.clone();
+        let listed = ListObjectsV2Input::builder()
+            .bucket(req.input.bucket.clone())
+            .delimiter(req.input.delimiter.clone())
+            .max_keys(req.input.max_keys)
+            .prefix(req.input.prefix.clone())
+            .start_after(req.input.marker.clone())
+            .build()
+            .map_err(S3Error::internal_error)?;
+        let req = req.map_input(|_| listed);
+        let output = self.list_objects_v2(req).await?.output;
+        Ok(S3Response::new(ListObjectsOutput {
+            contents: output.contents,
+            common_prefixes: output.common_prefixes,
+            is_truncated: output.is_truncated,
+            next_marker: output.next_continuation_token,
+            max_keys: output.max_keys,
+            name: output.name,
+            prefix: output.prefix,
+            delimiter: output.delimiter,
+            marker: input.marker,
+            ..ListObjectsOutput::default()
+        }))
+    }
+
+    async fn head_bucket(&self, req: S3Request<HeadBucketInput>) -> S3Result<S3Response<HeadBucketOutput>> {
+        self.0.counted.heads.fetch_add(1, Relaxed);
+        if req.input.bucket != BUCKET {
+            return Err(s3_error!(NoSuchBucket));
+        }
+        Ok(S3Response::new(HeadBucketOutput::default()))
     }
 
     async fn head_object(&self, req: S3Request<HeadObjectInput>) -> S3Result<S3Response<HeadObjectOutput>> {

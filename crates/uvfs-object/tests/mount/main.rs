@@ -7,6 +7,7 @@ mod data;
 mod faults;
 mod fixture;
 mod names;
+mod tls;
 
 use libtest_mimic::{Arguments, Completion, Trial};
 
@@ -35,9 +36,16 @@ const TESTS: &[(&str, fn())] = &[
     ("an_interrupted_call_is_cancelled", faults::interrupted),
     ("a_mount_ends_with_calls_in_flight", faults::unmounted),
     ("what_cannot_be_mounted_is_said_in_one_sentence", faults::refused),
+    ("a_refusal_names_its_reason_and_a_remedy", tls::sentences),
+    ("a_server_with_an_authority_of_its_own_is_mounted_over_tls", tls::encrypted),
+    ("a_machine_without_root_certificates_uses_plain_http", tls::rootless),
+    ("secrets_show_neither_in_ps_nor_in_mounts_nor_in_logs", tls::secrets),
 ];
 
 fn main() {
+    if tls::child() {
+        return;
+    }
     let trials = TESTS.iter().map(|&(name, test)| {
         Trial::ignorable_test(name, move || match fixture::missing() {
             Some(reason) => {
