@@ -33,12 +33,15 @@ peers=("$@")
 [ "$(id -u)" = 0 ] && [ -c /dev/fuse ] || { echo "skipped: mounting needs root and /dev/fuse"; exit 0; }
 
 target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
-[ -n "${PREBUILT-}" ] || cargo build --quiet --release -p uvfs-cli --features object -p uvfs-object --example s3_server || exit 1
+[ -n "${PREBUILT-}" ] || cargo build --quiet --release -p uvfs-cli --features object --bin uvfs -p uvfs-object --example s3_server || exit 1
 uvfs=$target/release/uvfs
 work=$(mktemp -d) port=$((20000 + $$ % 10000))
 dir=$work/mnt
 mkdir "$dir" "$work/cache"
 export AWS_ACCESS_KEY_ID=test-key-id AWS_SECRET_ACCESS_KEY=test-secret-that-nobody-may-see AWS_REGION=us-east-1
+# A bundle of the environment keeps rclone from mounting.
+unset AWS_CA_BUNDLE
+export RCLONE_S3_ACCESS_KEY_ID=$AWS_ACCESS_KEY_ID RCLONE_S3_SECRET_ACCESS_KEY=$AWS_SECRET_ACCESS_KEY
 export AWSACCESSKEYID=$AWS_ACCESS_KEY_ID AWSSECRETACCESSKEY=$AWS_SECRET_ACCESS_KEY AWS_EC2_METADATA_DISABLED=true
 
 server=
@@ -56,18 +59,18 @@ requests() { echo >&8 && read -r lists heads gets bytes <&9; }
 start() {
     local url=http://127.0.0.1:$port
     case $1 in
-    uvfs) "$uvfs" mount -o "endpoint=$url${UVFS_OPTIONS:+,$UVFS_OPTIONS}" object:s3://demo "$dir" ;;
+    uvfs) exec "$uvfs" mount -o "endpoint=$url${UVFS_OPTIONS:+,$UVFS_OPTIONS}" object:s3://demo "$dir" ;;
     rclone)
-        rclone mount :s3:demo "$dir" --config "$work/none" --s3-provider Other --s3-endpoint "$url" --s3-env-auth \
+        exec rclone mount :s3:demo "$dir" --config "$work/none" --s3-provider Other --s3-endpoint "$url" \
             --s3-list-version 2 --s3-no-check-bucket --read-only --use-server-modtime --no-checksum \
             --dir-cache-time 60s --attr-timeout 60s --cache-dir "$work/cache"
         ;;
     s3fs)
-        s3fs demo "$dir" -f -o "url=$url,use_path_request_style,endpoint=us-east-1,ro,enable_noobj_cache,listobjectsv2" \
+        exec s3fs demo "$dir" -f -o "url=$url,use_path_request_style,endpoint=us-east-1,ro,enable_noobj_cache,listobjectsv2" \
             -o stat_cache_expire=60,max_stat_cache_size=200000,multireq_max=64,parallel_count=8
         ;;
     mountpoint-s3)
-        mount-s3 demo "$dir" --foreground --endpoint-url "$url" --force-path-style --read-only --metadata-ttl 60
+        exec mount-s3 demo "$dir" --foreground --endpoint-url "$url" --force-path-style --read-only --metadata-ttl 60
         ;;
     esac >"$work/log" 2>&1 &
     mounted=$!

@@ -32,7 +32,7 @@ fn of_code(code: &str, bucket: &str, region: Option<&str>) -> Option<String> {
     let said = match code {
         "NoSuchBucket" => return Some(format!("the store has no bucket {bucket:?}")),
         "InvalidBucketName" => return Some(format!("{bucket:?} cannot be the name of a bucket")),
-        "InvalidAccessKeyId" => "the store does not know the access key: check AWS_ACCESS_KEY_ID, or the profile",
+        "InvalidAccessKeyId" | "NotSignedUp" => "the store does not know the access key: check AWS_ACCESS_KEY_ID, or the profile",
         "SignatureDoesNotMatch" => {
             "the secret does not belong to the access key: check AWS_SECRET_ACCESS_KEY, or the profile"
         }
@@ -116,28 +116,22 @@ pub(crate) fn reason(error: &opendal::Error, bucket: &str) -> Option<String> {
     if let Some(code) = code(error) {
         return of_code(code, bucket, expected_region(error)).map(|said| format!("{said} ({code})"));
     }
-    if let Some(cause) = root_cause(error) {
-        if let Some(said) = of_cause(&cause, io_kind(error)) {
-            return Some(format!("{said} ({})", cause.lines().next().unwrap_or_default()));
-        }
-        if has_no_credentials(error) {
-            return Some(
-                "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile".into(),
-            );
-        }
-        return None;
+    if is_foreign(error) {
+        return Some("the answer is not that of an S3 server: check endpoint=".into());
     }
-    // The server has answered, and not as the protocol says.
-    let answered = error.message();
-    (!answered.is_empty() && answered.trim_start().starts_with('<') || is_bare_status(error))
-        .then(|| "the answer is not that of an S3 server: check endpoint=, also http:// or https://".into())
+    let cause = root_cause(error)?;
+    if let Some(said) = of_cause(&cause, io_kind(error)) {
+        return Some(format!("{said} ({})", cause.lines().next().unwrap_or_default()));
+    }
+    has_no_credentials(error).then(|| {
+        "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile".into()
+    })
 }
 
-/// An answer without a body that the S3 service understands.
-fn is_bare_status(error: &opendal::Error) -> bool {
-    matches!(error.kind(), opendal::ErrorKind::NotFound | opendal::ErrorKind::Unexpected)
-        && !error.is_temporary()
-        && !error.is_persistent()
+/// An answer without a code: a page for people, or nothing.
+fn is_foreign(error: &opendal::Error) -> bool {
+    let text = error.message().trim_start();
+    text.starts_with('<') || text.contains("code: \"\"") || error.kind() == opendal::ErrorKind::NotFound
 }
 
 #[cfg(test)]

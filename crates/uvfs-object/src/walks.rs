@@ -154,8 +154,9 @@ impl Listings {
         };
         dirs.retain(|dir, _| dir != &prefix && is_whole(dir));
         let own = dirs.remove(key).unwrap_or_default();
-        let children = dirs.keys().filter_map(|dir| dir[prefix.len()..].split_inclusive('/').next());
-        if let Some(child) = children.max() {
+        let children = dirs.keys().map(|dir| &dir[prefix.len()..]);
+        // Of the last child, which need not be whole, only directories below it may be here.
+        if let Some(child) = children.filter(|path| path.find('/') == Some(path.len() - 1)).max() {
             self.walks.told(&parent, child);
         }
         Ok(Some(Page { parent, prefix, began, own, ahead: dirs }))
