@@ -58,7 +58,7 @@ mod here {
     fn options_of(parsed: Parsed) -> Result<ObjectOptions> {
         let Parsed { mount, ctl, memory, driver } = parsed;
         if ctl == Ctl::Show {
-            bail!("ctl=show: an object store has no .uvfs");
+            bail!("ctl=show: no listing of an object store shows .uvfs; ls DIR/.uvfs works without it");
         }
         if mount.timeout.is_some() {
             bail!("timeout= is not for object stores: give ttl=");
@@ -66,6 +66,7 @@ mod here {
         let mut options = ObjectOptions {
             memory,
             allow_other: mount.allow_other,
+            control: ctl != Ctl::Off,
             fsname: mount.fsname,
             ..ObjectOptions::default()
         };
@@ -88,7 +89,7 @@ mod here {
     fn checked(args: &args::Mount, url: &str) -> Result<(Location, ObjectOptions)> {
         let location = Location::parse(url)?;
         if args.metrics.is_some() {
-            bail!("--metrics shows the figures of .uvfs, which an object store does not have");
+            bail!("--metrics is not for object stores: uvfs stat DIR prints their figures");
         }
         Ok((location, options_of(options::parse(&args.options, "object")?)?))
     }

@@ -26,6 +26,7 @@ const TTL: Duration = Duration::from_secs(3600);
 /// `.uvfs` of one mount.
 #[derive(Debug)]
 pub(crate) struct Control {
+    is_on: bool,
     owner: (u32, u32),
     since: Timestamp,
     open: Mutex<HashMap<u64, Bytes>>,
@@ -65,11 +66,11 @@ fn entries(offset: u64) -> impl Iterator<Item = (usize, (&'static str, u64, File
 }
 
 impl Control {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(is_on: bool) -> Self {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let since = Timestamp::new(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos());
-        Self { owner, since, open: Mutex::default() }
+        Self { is_on, owner, since, open: Mutex::default() }
     }
 
     /// The attributes of one of these nodes.
@@ -99,7 +100,7 @@ impl Control {
     /// ENOENT.
     pub(crate) fn lookup(&self, parent: u64, name: &OsStr) -> Option<std::result::Result<ReplyEntry, i32>> {
         let node = match parent {
-            ROOT if name == ".uvfs" => DIR,
+            ROOT if self.is_on && name == ".uvfs" => DIR,
             DIR if name == "stats" => STATS,
             DIR | STATS => return Some(Err(libc::ENOENT)),
             _ => return None,

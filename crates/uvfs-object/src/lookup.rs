@@ -22,7 +22,7 @@ use crate::tree::{Node, ObjectNode, Tree};
 const LISTINGS: usize = 2;
 
 /// Names of a listed directory that are asked for one by one, at two calls each, before it is listed again.
-const ASKED: u32 = 8;
+const ASKED: u32 = 2;
 
 /// How a miss is answered.
 enum Next {

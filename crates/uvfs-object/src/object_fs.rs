@@ -143,7 +143,7 @@ impl ObjectFs {
             dirs: Mutex::default(),
             next: AtomicU64::new(1),
             keeper: Mutex::default(),
-            control: Control::new(),
+            control: Control::new(options.control),
         })))
     }
 

@@ -25,6 +25,8 @@ pub struct ObjectOptions {
     pub retries: usize,
     /// Let other users in.
     pub allow_other: bool,
+    /// `.uvfs` in the root, with figures.
+    pub control: bool,
     /// The source that mount(8) and df(1) show; `None`: the URL.
     pub fsname: Option<String>,
 }
@@ -45,6 +47,7 @@ impl Default for ObjectOptions {
             call_timeout: Duration::from_secs(20),
             retries: 4,
             allow_other: false,
+            control: true,
             fsname: None,
         }
     }
