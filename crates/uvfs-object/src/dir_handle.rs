@@ -3,6 +3,8 @@
 //! The place after an entry is the listing's number and the entry's index: so the kernel's own cache of names never joins
 //! the beginning of one listing to the end of another. A reader that begins anew after the TTL gets a new listing.
 //!
+//! After the names of the listing come those of new files that are being written here, which no LIST tells.
+//!
 //! An entry with a node is a lookup of the kernel's. It counts when it is taken, and is taken back if it turns out that
 //! the reply had no room for it: then the stream is dropped before another entry is taken.
 
@@ -38,11 +40,13 @@ pub(crate) struct DirHandle {
     node: Node,
     fh: u64,
     listing: Mutex<Option<Arc<DirListing>>>,
+    /// Names of new files, once the listing is at its end.
+    unlisted: Mutex<Option<Vec<String>>>,
 }
 
 impl DirHandle {
     pub(crate) fn new(node: Node, fh: u64) -> Self {
-        Self { node, fh, listing: Mutex::default() }
+        Self { node, fh, listing: Mutex::default(), unlisted: Mutex::default() }
     }
 
     pub(crate) fn node(&self) -> &Node {
@@ -60,7 +64,7 @@ impl DirHandle {
         let (number, index) = (offset >> INDEX_BITS, offset & ((1 << INDEX_BITS) - 1));
         if let Some(listing) = &*own {
             let is_own = listing.number & (u64::MAX >> (INDEX_BITS + 1)) == number;
-            let is_new = offset == 0 && !tree.left(listing.began).is_zero() && !listing.is_failed();
+            let is_new = offset == 0 && listing.is_current(tree) && !listing.is_failed();
             if is_own || is_new {
                 return Ok((listing.clone(), index as usize));
             }
@@ -90,8 +94,12 @@ impl DirHandle {
         &self,
         listings: &Listings,
         tree: Arc<Tree>,
+        unlisted: impl FnOnce() -> Vec<String>,
         offset: u64,
     ) -> std::result::Result<Entries, Failed> {
+        if offset == 0 {
+            *self.unlisted.lock() = None;
+        }
         let (listing, index) = self.at(listings, &tree, offset)?;
         let name_index = index.saturating_sub(DOTS);
         listing.reads(self.fh, name_index);
@@ -105,6 +113,10 @@ impl DirHandle {
         let mut entries =
             Entries { tree, dir: self.node.clone(), number, ready: VecDeque::new(), taken: None };
         entries.fill(index, batch.as_deref());
+        if batch.is_none() {
+            let mut names = self.unlisted.lock();
+            entries.fill_unlisted(index, listing.end(), names.get_or_insert_with(unlisted));
+        }
         Ok(entries)
     }
 }
@@ -150,6 +162,19 @@ impl Entries {
             is_dot: false,
         });
         self.ready.extend(lines);
+    }
+
+    /// `end`: the index after the last name of the listing.
+    fn fill_unlisted(&mut self, from: usize, end: usize, names: &[String]) {
+        let skip = from.saturating_sub(DOTS).saturating_sub(end);
+        let number = self.number;
+        let names = names.iter().enumerate().skip(skip).take(REPLY);
+        self.ready.extend(names.map(|(at, name)| Ready {
+            name: name.into(),
+            is_dir: false,
+            next: number | ((end + at + DOTS) as u64 + 1),
+            is_dot: false,
+        }));
     }
 
     fn node(&self, entry: &Ready) -> Option<Node> {
@@ -204,14 +229,15 @@ impl Stream for NodeEntries {
         let Some(entry) = own.ready.pop_front() else { return Poll::Ready(None) };
         let node = own.node(&entry);
         let inode = own.number_of(&entry, node.as_ref());
-        let (attr, entry_ttl) = match &node {
+        let (attr, entry_ttl, attr_ttl) = match &node {
             Some(node) => {
                 own.tree.count_lookup(node);
                 own.taken = Some(own.tree.id(node));
-                (own.tree.attr(node), own.tree.name_ttl(node))
+                let attr_ttl = if node.data().is_writing() { Duration::ZERO } else { ALWAYS };
+                (own.tree.attr(node), own.tree.name_ttl(node), attr_ttl)
             }
             // A node id of 0: listed, not looked up.
-            None => (own.tree.absent(Duration::ZERO).attr, Duration::ZERO),
+            None => (own.tree.absent(Duration::ZERO).attr, Duration::ZERO, ALWAYS),
         };
         Poll::Ready(Some(Ok(DirectoryEntryPlus {
             inode,
@@ -221,7 +247,7 @@ impl Stream for NodeEntries {
             offset: entry.next as i64,
             attr,
             entry_ttl,
-            attr_ttl: ALWAYS,
+            attr_ttl,
         })))
     }
 }

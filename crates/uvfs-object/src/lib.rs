@@ -1,11 +1,11 @@
-//! Object stores as file systems, read-only: a driver on [OpenDAL](opendal), with bounded caches of names and data.
+//! Object stores as file systems: a driver on [OpenDAL](opendal), with bounded caches of names and data.
 //!
 //! The crate's README has the design, the promises and the limits.
 //!
 //! | module | contents |
 //! |---|---|
 //! | `location`, `options` | what is mounted, and how |
-//! | `store` | calls of the store, and their errors |
+//! | `store`, `store_write` | calls of the store that read, and that write; their errors |
 //! | `version` | the identity of an object's content |
 //! | `names` | keys that become names |
 //! | `tree` | nodes, attributes, the deadlines of names |
@@ -13,14 +13,21 @@
 //! | `lookup` | lookups |
 //! | `dir_handle` | open directories |
 //! | `object_reader`, `data_budget` | open objects, read-ahead, and the bound on data |
+//! | `upload` | a file that is being written |
+//! | `writers`, `changes` | how it reaches the tree; changes of names |
+//! | `changed` | this mount's changes, for LISTs that began before |
+//! | `dying` | processes that were killed |
 //! | `calls` | requests of the kernel: deadline, cancelling |
 //! | `mounted_store` | the runtime, the mount, and their end |
 //! | `object_fs` | the file system that fuse3 mounts |
 #![deny(unsafe_code)]
 
 mod calls;
+mod changed;
+mod changes;
 mod data_budget;
 mod dir_handle;
+mod dying;
 mod listings;
 mod location;
 mod lookup;
@@ -30,10 +37,13 @@ mod object_fs;
 mod object_reader;
 mod options;
 mod store;
+mod store_write;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod upload;
 mod version;
+mod writers;
 
 pub use location::{Location, LocationError};
 pub use mounted_store::{MountedStore, mount, mount_fs};

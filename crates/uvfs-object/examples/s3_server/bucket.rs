@@ -1,5 +1,8 @@
-//! A bucket in memory behind S3's protocol, which the crate `s3s` speaks: with pages, delimiters, ETags and If-Match, and
-//! with the faults that tests plan. Requests are counted.
+//! A bucket in memory behind S3's protocol, which the crate `s3s` speaks: with pages, delimiters, ETags, conditions and
+//! multipart uploads, and with the faults that tests plan. Requests are counted.
+
+#[path = "writes.rs"]
+mod writes;
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::convert::Infallible;
@@ -17,6 +20,9 @@ use s3s::dto::*;
 use s3s::service::S3ServiceBuilder;
 use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
 
+#[allow(unused_imports, reason = "the tests plan faults of writes, the example does not")]
+pub use writes::Write;
+
 pub const KEY: &str = "test-key-id";
 pub const SECRET: &str = "test-secret-that-nobody-may-see";
 pub const BUCKET: &str = "demo";
@@ -27,6 +33,7 @@ struct Stored {
     data: Bytes,
     etag: String,
     modified: SystemTime,
+    metadata: Option<Metadata>,
 }
 
 /// A fault of the next request of a kind.
@@ -45,6 +52,12 @@ pub enum Fault {
     Short,
     /// No answer.
     Silence,
+    /// The request is done, and its answer lost.
+    Lost,
+    /// The credentials have expired.
+    Expired,
+    /// The store has no room.
+    Full,
 }
 
 /// Requests so far.
@@ -78,6 +91,7 @@ struct Shared {
     gets: Mutex<VecDeque<Fault>>,
     /// Answer LISTs with at most so many keys; 0: as asked.
     page: AtomicU64,
+    writes: writes::Writes,
 }
 
 /// The bucket. A clone is the same one.
@@ -108,7 +122,7 @@ impl Drop for UnderWay<'_> {
 impl Bucket {
     pub fn put(&self, key: &str, data: impl Into<Bytes>) {
         let etag = format!("etag-{}", self.0.next.fetch_add(1, Relaxed));
-        let stored = Stored { data: data.into(), etag, modified: SystemTime::now() };
+        let stored = Stored { data: data.into(), etag, modified: SystemTime::now(), metadata: None };
         self.0.objects.lock().insert(key.to_owned(), stored);
     }
 
@@ -278,6 +292,7 @@ impl S3 for Bucket {
             content_length: Some(found.data.len() as i64),
             e_tag: Some(quoted(&found.etag)),
             last_modified: Some(found.modified.into()),
+            metadata: found.metadata,
             ..HeadObjectOutput::default()
         }))
     }
@@ -313,5 +328,38 @@ impl S3 for Bucket {
             last_modified: Some(found.modified.into()),
             ..GetObjectOutput::default()
         }))
+    }
+
+    async fn put_object(&self, req: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
+        self.put_content(req.input).await
+    }
+
+    async fn create_multipart_upload(&self, req: S3Request<CreateMultipartUploadInput>) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
+        self.create(req.input).await
+    }
+
+    async fn upload_part(&self, req: S3Request<UploadPartInput>) -> S3Result<S3Response<UploadPartOutput>> {
+        self.part(req.input).await
+    }
+
+    async fn upload_part_copy(&self, req: S3Request<UploadPartCopyInput>) -> S3Result<S3Response<UploadPartCopyOutput>> {
+        self.part_copy(req.input).await
+    }
+
+    async fn complete_multipart_upload(&self, req: S3Request<CompleteMultipartUploadInput>) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
+        self.complete(req.input).await
+    }
+
+    async fn abort_multipart_upload(&self, req: S3Request<AbortMultipartUploadInput>) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
+        self.abort(req.input).await
+    }
+
+    async fn copy_object(&self, req: S3Request<CopyObjectInput>) -> S3Result<S3Response<CopyObjectOutput>> {
+        let none_match = req.headers.get("if-none-match").and_then(|value| value.to_str().ok());
+        self.copy(req.input, none_match.map(str::to_owned)).await
+    }
+
+    async fn delete_object(&self, req: S3Request<DeleteObjectInput>) -> S3Result<S3Response<DeleteObjectOutput>> {
+        self.delete(req.input).await
     }
 }
