@@ -17,7 +17,7 @@ use crate::store_write::{Base, Seen};
 use crate::tree::{FileState, Node, ObjectNode};
 use crate::upload::{Place, State, Upload};
 use crate::version::Version;
-use crate::writers::{Handle, Writers};
+use crate::writers::{Handle, Opening, Writers};
 
 type Locked = (Arc<Upload>, OwnedMutexGuard<State>);
 
@@ -342,7 +342,7 @@ impl Writers {
         match len {
             len if len == version.size => Ok(()),
             0 => {
-                self.reserve(&node, thread).await?;
+                self.reserve(&node, Opening::Empty, thread).await?;
                 Err(libc::ESTALE)
             }
             _ => Err(libc::EOPNOTSUPP),

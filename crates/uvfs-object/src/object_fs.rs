@@ -31,7 +31,7 @@ use crate::options::ObjectOptions;
 use crate::store::{Failed, OpenError, Store};
 use crate::tree::{ALWAYS, Node, Tree};
 use crate::upload::Upload;
-use crate::writers::{Handle, Writers};
+use crate::writers::{Handle, Opening, Writers};
 
 /// FOPEN_KEEP_CACHE: the kernel's cached pages stay.
 const KEEP_CACHE: u32 = 1 << 1;
@@ -341,8 +341,12 @@ impl Filesystem for ObjectFs {
 
     async fn open(&self, req: Request, inode: Inode, flags: u32) -> Result<ReplyOpen> {
         if is_for_writing(flags) {
-            let truncates = flags & libc::O_TRUNC as u32 != 0;
-            let opened = self.0.writers.clone().open(inode, truncates, req.pid);
+            let how = match flags {
+                flags if flags & libc::O_TRUNC as u32 != 0 => Opening::Empty,
+                flags if flags & libc::O_APPEND as u32 != 0 => Opening::Append,
+                _ => Opening::Change,
+            };
+            let opened = self.0.writers.clone().open(inode, how, req.pid);
             let upload = self.0.change(req, opened).await?.take().ok_or(libc::EIO)?;
             return Ok(ReplyOpen { fh: self.0.insert(Handle::Writer(upload)), flags: DIRECT_IO });
         }

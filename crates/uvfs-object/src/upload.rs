@@ -1,7 +1,7 @@
 //! A file that is being written: its bytes on their way into the store.
 //!
 //! Bytes gather in a buffer. A file that fits into one part stays there, may be changed at any place and read back, and is
-//! one PUT. A longer one becomes a multipart upload, and from then on only bytes at its end are taken. Nothing is
+//! one PUT. So a file of one part that exists is changed by reading it first. A longer one becomes a multipart upload, and from then on only bytes at its end are taken. Nothing is
 //! visible to others before [`Upload::publish`], which makes all bytes so far visible as a whole. Bytes that come later
 //! are published with those before, bound to the version that was published last.
 //!
@@ -69,8 +69,10 @@ pub(crate) struct State {
     mark: String,
     size: u64,
     buffer: Buffer,
-    /// The buffer has all bytes.
+    /// The buffer has all bytes, or gets them with the first that needs them.
     whole: bool,
+    /// Bytes of the version that is changed are not in the buffer yet.
+    unloaded: bool,
     multipart: Option<Multipart>,
     pub(crate) dirty: bool,
     /// The version that was published last.
@@ -109,27 +111,33 @@ impl std::fmt::Debug for Upload {
 }
 
 impl Upload {
-    /// `part`: bytes of one part; the store's least is taken if it is more.
+    /// `part`: as of [`part_size`]. `keeps`: the bytes of the base stay; otherwise the file begins empty.
     pub(crate) fn new(
         node: Node,
         store: Store,
         budget: &Arc<DataBudget>,
         part: u64,
-        (place, base): (Place, Base),
+        (place, base, keeps): (Place, Base, bool),
         over: Option<Node>,
     ) -> Arc<Self> {
+        let kept = match &base {
+            Base::Version(version) if keeps => Some(version.clone()),
+            _ => None,
+        };
+        let size = kept.as_ref().map_or(0, |version| version.size);
         let at = Mutex::new((place.dir.id(), place.name.clone()));
-        let least = store.op.info().capability().write_multi_min_size.unwrap_or(1);
+        let part = part_size(&store, part);
         let state = State {
             place,
             base,
             mark: new_mark(),
-            size: 0,
+            size,
             buffer: Buffer::default(),
-            whole: true,
+            whole: size <= part,
+            unloaded: size != 0,
             multipart: None,
-            dirty: true,
-            published: None,
+            dirty: kept.is_none(),
+            published: kept,
             failed: None,
             gone: false,
             attempted: false,
@@ -139,11 +147,11 @@ impl Upload {
             node,
             store,
             budget: budget.clone(),
-            part: part.max(least as u64),
+            part,
             state: Arc::new(tokio::sync::Mutex::new(state)),
             at,
             over,
-            size: AtomicU64::new(0),
+            size: AtomicU64::new(size),
             handles: AtomicUsize::new(1),
             killed: AtomicBool::new(false),
         })
@@ -153,7 +161,7 @@ impl Upload {
     fn touch(state: &mut State) {
         state.dirty = true;
         // A failed attempt may become visible still, with the content that it had.
-        if state.attempted && state.published.is_none() && state.multipart.is_none() {
+        if state.attempted && state.multipart.is_none() {
             state.earlier.push(std::mem::replace(&mut state.mark, new_mark()));
         }
     }
@@ -174,6 +182,24 @@ impl Upload {
         Ok(())
     }
 
+    /// The bytes of the version that is changed, before the first change of a file of one part.
+    async fn load(&self, state: &mut State) -> Result<(), Failed> {
+        let (true, true, Some(version)) = (state.unloaded, state.whole, &state.published) else { return Ok(()) };
+        let version = version.clone();
+        self.grow(&mut state.buffer, version.size).await?;
+        let read = self.store.read(&state.place.key, &version, 0..version.size).await?;
+        let is_same = match read.version {
+            Some(now) => version.is(&now),
+            None => self.store.head(&state.place.key).await?.is_some_and(|now| version.is(&now)),
+        };
+        if !is_same {
+            return Err(libc::ESTALE);
+        }
+        state.buffer.bytes.extend_from_slice(&read.data);
+        state.unloaded = false;
+        Ok(())
+    }
+
     /// Take bytes. They are taken whole or not at all, unless an upload breaks.
     ///
     /// # Errors
@@ -191,6 +217,7 @@ impl Upload {
         if end > self.part.saturating_mul(PARTS) {
             return Err(libc::EFBIG);
         }
+        self.load(state).await?;
         let is_at_end = offset == state.size;
         // Elsewhere than at the end: in the buffer only, with zeros for what was passed over.
         if !is_at_end && !(state.whole && end <= self.part) {
@@ -358,9 +385,10 @@ impl Upload {
         match len {
             0 => {
                 self.give_up(state).await;
-                state.whole = true;
+                (state.whole, state.unloaded) = (true, false);
             }
             len if state.whole && len <= self.part => {
+                self.load(state).await?;
                 self.grow(&mut state.buffer, len).await?;
                 state.buffer.bytes.resize(len as usize, 0);
             }
@@ -376,7 +404,7 @@ impl Upload {
     /// # Errors
     /// EBUSY: they were sent, and are not visible yet.
     pub(crate) async fn read(&self, offset: u64, len: u64) -> Result<Bytes, Failed> {
-        let state = self.state.lock().await;
+        let mut state = self.state.lock().await;
         let from = offset.min(state.size);
         let to = from.saturating_add(len).min(state.size);
         if from == to {
@@ -385,6 +413,7 @@ impl Upload {
         if !state.whole || state.gone {
             return Err(libc::EBUSY);
         }
+        self.load(&mut state).await?;
         Ok(Bytes::copy_from_slice(&state.buffer.bytes[from as usize..to as usize]))
     }
 
@@ -413,6 +442,12 @@ impl Upload {
         state.failed.get_or_insert(errno);
         self.give_up(state).await;
     }
+}
+
+/// Bytes of one part: the store's least if that is more.
+pub(crate) fn part_size(store: &Store, part: u64) -> u64 {
+    let least = store.op.info().capability().write_multi_min_size.unwrap_or(1);
+    part.max(least as u64)
 }
 
 fn target(state: &State) -> Target<'_> {

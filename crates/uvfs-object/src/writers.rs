@@ -26,7 +26,7 @@ use crate::object_reader::OpenObject;
 use crate::store::{Failed, Store};
 use crate::store_write::Base;
 use crate::tree::{FileState, Node, Tree};
-use crate::upload::{Place, State, Upload};
+use crate::upload::{Place, State, Upload, part_size};
 use crate::version::Version;
 
 /// How long a thread has to open what it asked for.
@@ -39,6 +39,17 @@ pub(crate) enum Handle {
     Writer(Arc<Upload>),
 }
 
+/// How a file is opened for writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// It is emptied.
+    Empty,
+    /// Bytes come at its end.
+    Append,
+    /// Bytes change at any place.
+    Change,
+}
+
 /// A node that one thread is going to open.
 struct Reserved {
     thread: u32,
@@ -46,6 +57,8 @@ struct Reserved {
     over: Node,
     place: Place,
     base: Base,
+    /// The bytes of the base stay.
+    keeps: bool,
     at: Instant,
 }
 
@@ -150,7 +163,7 @@ impl Writers {
         Ok(Place { dir: dir.clone(), name: name.to_owned(), key: format!("{prefix}{name}") })
     }
 
-    fn start(&self, node: &Node, at: (Place, Base), over: Option<Node>) -> Arc<Upload> {
+    fn start(&self, node: &Node, at: (Place, Base, bool), over: Option<Node>) -> Arc<Upload> {
         let upload = Upload::new(node.clone(), self.store.clone(), &self.budget, self.part, at, over);
         self.uploads.lock().insert(node.id(), upload.clone());
         upload
@@ -179,14 +192,12 @@ impl Writers {
         }
         // What the mount knows may be as old as the TTL. A writer that demands a new name hears of another at the end.
         let base = if exclusive { Base::Absent } else { self.base(&place).await? };
-        if matches!(&base, Base::Version(version) if !truncates && version.size != 0) {
-            self.distrust(&place);
-            return Err(libc::EOPNOTSUPP);
-        }
+        let how = if truncates { Opening::Empty } else { Opening::Change };
+        let keeps = self.keeps(&base, how)?;
         if let Some(over) = known {
             let node = self.tree.nameless()?;
             over.data().begin_overwrite();
-            let upload = self.start(&node, (place, base), Some(over));
+            let upload = self.start(&node, (place, base, keeps), Some(over));
             return Ok(Opened(Some(upload), self));
         }
         let exists = if exclusive { libc::EEXIST } else { libc::ESTALE };
@@ -196,7 +207,7 @@ impl Writers {
         }
         let node = lock.create(self.tree.writing_answer()).map_err(|_| libc::ENOMEM)?;
         self.listings.changed(&dir);
-        Ok(Opened(Some(self.start(&node, (place, base), None)), self))
+        Ok(Opened(Some(self.start(&node, (place, base, keeps), None)), self))
     }
 
     /// What a write to a place may replace: what the store has now.
@@ -233,28 +244,39 @@ impl Writers {
         }
     }
 
-    /// Open a file that exists, to overwrite it.
+    /// Open a file that exists, to write it.
     ///
     /// # Errors
-    /// ESTALE: the kernel shall look again, and `thread` then gets the node to write. EOPNOTSUPP: it is not to be emptied.
+    /// ESTALE: the kernel shall look again, and `thread` then gets the node to write. EOPNOTSUPP: as of [`Writers::keeps`].
     /// EBUSY: it is new, and is being written.
     pub(crate) async fn open(
         self: Arc<Self>,
         id: u64,
-        truncates: bool,
+        how: Opening,
         thread: u32,
     ) -> Result<Opened, Failed> {
         let node = self.tree.node(id)?;
         if let Some(upload) = self.claim(&node) {
             return Ok(Opened(Some(upload), self));
         }
-        let version = node.data().version()?;
-        // An empty one has nothing that would have to be kept.
-        if !truncates && version.size != 0 {
-            return Err(libc::EOPNOTSUPP);
-        }
-        self.reserve(&node, thread).await?;
+        node.data().version()?;
+        self.reserve(&node, how, thread).await?;
         Err(libc::ESTALE)
+    }
+
+    /// Whether the bytes of a base stay.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP: it has more than one part, and is to be changed at any place.
+    fn keeps(&self, base: &Base, how: Opening) -> Result<bool, Failed> {
+        match (base, how) {
+            (Base::Absent, _) | (_, Opening::Empty) => Ok(false),
+            (_, Opening::Append) => Ok(true),
+            (Base::Version(version), Opening::Change) => {
+                let is_small = version.size <= part_size(&self.store, self.part);
+                if is_small { Ok(true) } else { Err(libc::EOPNOTSUPP) }
+            }
+        }
     }
 
     /// The writer of a node that was reserved.
@@ -265,22 +287,27 @@ impl Writers {
         drop(reserved);
         // Its own count: the reservation's goes with it.
         claimed.over.data().begin_overwrite();
-        let at = (claimed.place.clone(), claimed.base.clone());
+        let at = (claimed.place.clone(), claimed.base.clone(), claimed.keeps);
         Some(self.start(node, at, Some(claimed.over.clone())))
     }
 
     /// Make a node that replaces another one when it is published, for a thread that looks again.
     ///
     /// # Errors
-    /// ESTALE: the node has no name. The store's errors. ENOMEM.
-    pub(crate) async fn reserve(&self, over: &Node, thread: u32) -> Result<(), Failed> {
+    /// ESTALE: the node has no name. EOPNOTSUPP: as of [`Writers::keeps`]. The store's errors. ENOMEM.
+    pub(crate) async fn reserve(&self, over: &Node, how: Opening, thread: u32) -> Result<(), Failed> {
         let (dir, name) = over.name().ok_or(libc::ESTALE)?;
         let name = String::from_utf8(name).map_err(|_| libc::ESTALE)?;
         let place = self.place(&dir, &name, false)?;
         let base = self.base(&place).await?;
+        let keeps = self.keeps(&base, how)?;
         let node = self.tree.nameless()?;
+        if let (Base::Version(version), true) = (&base, keeps) {
+            self.tree.resized(&node, version.size);
+        }
         over.data().begin_overwrite();
-        let reserved = Reserved { thread, node, over: over.clone(), place, base, at: Instant::now() };
+        let (over, at) = (over.clone(), Instant::now());
+        let reserved = Reserved { thread, node, over, place, base, keeps, at };
         let mut all = self.reserved.lock();
         all.retain(|known| known.at.elapsed() < RESERVED && known.thread != thread);
         all.push(reserved);

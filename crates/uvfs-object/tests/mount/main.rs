@@ -33,6 +33,7 @@ const TESTS: &[(&str, fn())] = &[
     ("files_of_all_sizes_are_written_whole", writes::sizes),
     ("each_fsync_and_each_close_publishes", writes::synced),
     ("files_of_one_part_are_written_at_any_place", writes::places),
+    ("files_that_exist_are_changed", writes::changed),
     ("what_cannot_be_done_is_refused_at_once", writes::refused),
     ("of_two_writers_the_second_gets_an_error", writes::conflicts),
     ("a_version_is_seen_when_it_is_whole", writes::overwriting_is_not_seen_before_the_close),

@@ -122,12 +122,51 @@ pub fn places() {
 }
 
 
-pub fn refused() {
+pub fn changed() {
     let mount = Fixture::of(|bucket| bucket.put("f", "content"), &options());
-    let path = mount.path("f");
-    assert_eq!(errno(OpenOptions::new().append(true).open(&path)), libc::EOPNOTSUPP);
-    assert_eq!(errno(OpenOptions::new().read(true).write(true).open(&path)), libc::EOPNOTSUPP);
-    assert_eq!(errno(OpenOptions::new().write(true).open(&path)), libc::EOPNOTSUPP);
+    mount.bucket().put("large", bytes(PART + 1, 1));
+    // An open that changes nothing writes nothing.
+    drop(OpenOptions::new().write(true).open(mount.path("f")).expect("opened"));
+    let mut file = OpenOptions::new().read(true).write(true).open(mount.path("f")).expect("opened");
+    assert_eq!(mount.bucket().take_writes(Write::Put), 0);
+    let mut text = String::new();
+    file.read_to_string(&mut text).expect("read");
+    assert_eq!(text, "content");
+    file.write_all_at(b"x", 3).expect("written");
+    file.write_all(b"ed").expect("written");
+    drop(file);
+    assert_eq!(mount.bucket().content("f").expect("visible"), "conxented");
+    // At the end: also of a large file, which is copied within the store.
+    for (name, before) in [("f", b"conxented".to_vec()), ("large", bytes(PART + 1, 1)), ("none", Vec::new())] {
+        let mut file = OpenOptions::new().append(true).create(true).open(mount.path(name)).expect("opened");
+        file.write_all(b" and").expect("written");
+        file.write_all(b" more").expect("written");
+        drop(file);
+        let after = [before, b" and more".to_vec()].concat();
+        assert!(mount.bucket().content(name).expect("visible") == after, "{name}");
+        assert!(fs::read(mount.path(name)).expect("read") == after, "{name}");
+    }
+    assert_eq!(mount.bucket().take_writes(Write::PartCopy), 1);
+    // Another version meanwhile.
+    let mut file = OpenOptions::new().append(true).open(mount.path("f")).expect("opened");
+    mount.bucket().put("f", "other");
+    assert_eq!(errno(file.write_all(b"x")), libc::ESTALE);
+    drop(file);
+    let mut file = OpenOptions::new().append(true).open(mount.path("f")).expect("opened");
+    file.write_all(b"wise").expect("written");
+    mount.bucket().put("f", "third");
+    assert_eq!(errno(file.sync_all()), libc::ESTALE);
+    drop(file);
+    assert_eq!(mount.bucket().content("f").expect("there"), "third");
+    assert_eq!(mount.bucket().uploads(), 0);
+}
+
+pub fn refused() {
+    let mount = Fixture::of(|bucket| bucket.put("large", bytes(PART + 1, 1)), &options());
+    mount.bucket().put("f", "content");
+    let (path, large) = (mount.path("f"), mount.path("large"));
+    assert_eq!(errno(OpenOptions::new().read(true).write(true).open(&large)), libc::EOPNOTSUPP);
+    assert_eq!(errno(OpenOptions::new().write(true).open(&large)), libc::EOPNOTSUPP);
     assert_eq!(errno(OpenOptions::new().write(true).create_new(true).open(&path)), libc::EEXIST);
     assert_eq!(errno(fs::hard_link(&path, mount.path("g"))), libc::EPERM);
     assert_eq!(errno(std::os::unix::fs::symlink("f", mount.path("g"))), libc::EPERM);
@@ -142,11 +181,7 @@ pub fn refused() {
     File::open(&path).expect("open").set_modified(std::time::UNIX_EPOCH).expect("accepted");
     assert_eq!(path.metadata().expect("there").mode() & 0o7777, 0o644);
     assert_eq!(fs::read(&path).expect("read"), b"content");
-    assert_eq!(mount.bucket().keys(), ["f", "x"]);
-    // An empty file has nothing that would be lost.
-    drop(File::create(mount.path("x")).expect("made"));
-    OpenOptions::new().write(true).open(mount.path("x")).expect("opened").write_all(b"1").expect("written");
-    assert_eq!(mount.bucket().content("x").expect("visible"), "1");
+    assert_eq!(mount.bucket().keys(), ["f", "large", "x"]);
 }
 
 pub fn conflicts() {
