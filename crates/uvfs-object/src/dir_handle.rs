@@ -3,7 +3,8 @@
 //! The place after an entry is the listing's number and the entry's index: so the kernel's own cache of names never joins
 //! the beginning of one listing to the end of another. A reader that begins anew after the TTL gets a new listing.
 //!
-//! After the names of the listing come those of new files that are being written here, which no LIST tells.
+//! After the names of the listing come those of new files that are being written here, which no LIST tells. Those that were
+//! so at the beginning count too: a file that is published meanwhile is in neither LIST nor table.
 //!
 //! An entry with a node is a lookup of the kernel's. It counts when it is taken, and is taken back if it turns out that
 //! the reply had no room for it: then the stream is dropped before another entry is taken.
@@ -40,8 +41,14 @@ pub(crate) struct DirHandle {
     node: Node,
     fh: u64,
     listing: Mutex<Option<Arc<DirListing>>>,
-    /// Names of new files, once the listing is at its end.
-    unlisted: Mutex<Option<Vec<String>>>,
+    /// Names of new files when the reader began; once the listing is at its end, those that it has not told.
+    unlisted: Mutex<Unlisted>,
+}
+
+#[derive(Default)]
+struct Unlisted {
+    names: Vec<String>,
+    is_final: bool,
 }
 
 impl DirHandle {
@@ -94,11 +101,11 @@ impl DirHandle {
         &self,
         listings: &Listings,
         tree: Arc<Tree>,
-        unlisted: impl FnOnce() -> Vec<String>,
+        unlisted: impl Fn() -> Vec<String>,
         offset: u64,
     ) -> std::result::Result<Entries, Failed> {
         if offset == 0 {
-            *self.unlisted.lock() = None;
+            *self.unlisted.lock() = Unlisted { names: unlisted(), is_final: false };
         }
         let (listing, index) = self.at(listings, &tree, offset)?;
         let name_index = index.saturating_sub(DOTS);
@@ -114,8 +121,16 @@ impl DirHandle {
             Entries { tree, dir: self.node.clone(), number, ready: VecDeque::new(), taken: None };
         entries.fill(index, batch.as_deref());
         if batch.is_none() {
-            let mut names = self.unlisted.lock();
-            entries.fill_unlisted(index, listing.end(), names.get_or_insert_with(unlisted));
+            let mut known = self.unlisted.lock();
+            if !known.is_final {
+                let mut names = unlisted();
+                names.append(&mut known.names);
+                names.sort_unstable();
+                names.dedup();
+                names.retain(|name| entries.is_untold(name, listing.number));
+                *known = Unlisted { names, is_final: true };
+            }
+            entries.fill_unlisted(index, listing.end(), &known.names);
         }
         Ok(entries)
     }
@@ -177,12 +192,18 @@ impl Entries {
         }));
     }
 
+    /// Whether a name leads to a node, and a listing has not told it.
+    fn is_untold(&self, name: &str, listing: u64) -> bool {
+        self.child(name.as_bytes()).is_some_and(|node| node.data().listing() != listing)
+    }
+
     fn node(&self, entry: &Ready) -> Option<Node> {
-        if entry.is_dot {
-            return None;
-        }
+        if entry.is_dot { None } else { self.child(entry.name.as_encoded_bytes()) }
+    }
+
+    fn child(&self, name: &[u8]) -> Option<Node> {
         let dir = self.tree.cache().borrow(self.dir.id())?;
-        match dir.child(entry.name.as_encoded_bytes()) {
+        match dir.child(name) {
             NodeKnown::Hit(node) => Some(node.to_owned()),
             _ => None,
         }

@@ -316,10 +316,7 @@ impl Publishing<'_> {
     fn outdate(&self, names: &[Named]) -> Vec<bool> {
         let outdate = |named: &Named| {
             let Some(node) = self.known(&named.name) else { return false };
-            if node.data().is_written_since(self.began) {
-                return false;
-            }
-            if !node.data().is(&named.kind) {
+            if !node.data().is_written_since(self.began) && !node.data().is(&named.kind) {
                 self.dir.invalidate(named.name.as_bytes());
             }
             node.data().listing() == self.number && node.data().batch() < self.batch
@@ -362,6 +359,9 @@ impl Publishing<'_> {
             state.is_some_and(|state| state.changed.is_removed_since(&named.name, self.began))
         };
         // This mount knows better than a LIST that began before.
+        if let Some(node) = previous.as_ref().filter(|_| is_written) {
+            self.told(node);
+        }
         if is_written || is_removed() {
             return Ok(is_written);
         }
@@ -372,7 +372,10 @@ impl Publishing<'_> {
     }
 
     fn told(&self, node: &Node) {
-        if !node.data().is_written_since(self.began) {
+        let data = node.data();
+        if data.is_written_since(self.began) {
+            data.note_listed(self.number, self.batch);
+        } else {
             self.tree.told(node, self.number, self.batch);
         }
     }

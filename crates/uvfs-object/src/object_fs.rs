@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::{Relaxed, SeqCst}};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use fuse3::raw::reply::*;
@@ -391,7 +391,7 @@ impl Filesystem for ObjectFs {
     async fn flush(&self, req: Request, _inode: Inode, fh: u64, _lock_owner: u64) -> Result<()> {
         let Ok(upload) = self.0.upload_of(fh) else { return Ok(()) };
         if is_killed(req.pid) {
-            upload.killed.store(true, SeqCst);
+            // Its file is half written. Others that have the handle may go on.
             return Err(Errno::from(libc::EINTR));
         }
         self.0.change(req, self.0.writers.clone().publish(upload)).await

@@ -274,13 +274,31 @@ impl Store {
             .and_then(Version::strong_etag)
             .filter(|_| self.is_conditional && can.delete_with_if_match)
             .map(str::to_owned);
-        let _call = self.call().await;
-        match self.op.delete_options(key, DeleteOptions { if_match, ..DeleteOptions::default() }).await {
+        let is_bound = if_match.is_some();
+        let deleted = {
+            let _call = self.call().await;
+            self.op.delete_options(key, DeleteOptions { if_match, ..DeleteOptions::default() }).await
+        };
+        match deleted {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
             Err(error) if error.kind() == ErrorKind::ConditionNotMatch => Ok(false),
+            // Stores that know If-Match of PUT only.
+            Err(error) if is_bound && is_unknown(&error) => self.delete_compared(key, only).await,
             Err(error) => Err(errno("DELETE", key, &error)),
         }
+    }
+
+    async fn delete_compared(&self, key: &str, only: Option<&Version>) -> Result<bool, Failed> {
+        let now = self.head(key).await?;
+        if let (Some(now), Some(only)) = (now, only)
+            && !only.is(&now)
+        {
+            return Ok(false);
+        }
+        let _call = self.call().await;
+        self.op.delete(key).await.map_err(|error| errno("DELETE", key, &error))?;
+        Ok(true)
     }
 
     /// COPY of an object. Returns the ETag of the copy, if the answer tells it.
@@ -348,6 +366,11 @@ impl Store {
         }
         Ok(true)
     }
+}
+
+/// Whether the store does not know such requests.
+fn is_unknown(error: &opendal::Error) -> bool {
+    error.kind() == ErrorKind::Unsupported || error.message().contains("NotImplemented")
 }
 
 #[cfg(test)]

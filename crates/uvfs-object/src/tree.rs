@@ -193,6 +193,11 @@ impl ObjectNode {
         self.listing.load(Relaxed) & BATCH_MAX
     }
 
+    /// A listing has the name.
+    pub(crate) fn note_listed(&self, listing: u64, batch: u64) {
+        self.listing.store(listing << BATCH_BITS | batch.min(BATCH_MAX), Relaxed);
+    }
+
     /// Whether the store tells of this node now.
     pub(crate) fn is(&self, kind: &Kind) -> bool {
         match (&self.what, kind) {
@@ -449,7 +454,7 @@ impl Tree {
     /// The store told that a name leads to a node.
     pub(crate) fn told(&self, node: &Node, listing: u64, batch: u64) {
         node.data().told.store(self.now(), Relaxed);
-        node.data().listing.store(listing << BATCH_BITS | batch.min(BATCH_MAX), Relaxed);
+        node.data().note_listed(listing, batch);
     }
 
     /// The attributes of a node as the kernel gets them.

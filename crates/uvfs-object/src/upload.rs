@@ -17,7 +17,7 @@
 //! Locks: an upload's state before name locks; of two uploads, the source's before the target's.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use bytes::{Bytes, BytesMut};
 use opendal::Writer;
@@ -98,10 +98,8 @@ pub(crate) struct Upload {
     pub(crate) over: Option<Node>,
     /// As [`State::size`].
     size: AtomicU64,
-    /// Open handles.
-    pub(crate) handles: AtomicUsize,
-    /// The process that closed it last was killed, and nothing was written since.
-    pub(crate) killed: AtomicBool,
+    /// No LIST tells its name before it is published.
+    pub(crate) is_new: bool,
 }
 
 impl std::fmt::Debug for Upload {
@@ -124,6 +122,7 @@ impl Upload {
             Base::Version(version) if keeps => Some(version.clone()),
             _ => None,
         };
+        let is_new = over.is_none() && matches!(base, Base::Absent);
         let size = kept.as_ref().map_or(0, |version| version.size);
         let at = Mutex::new((place.dir.id(), place.name.clone()));
         let part = part_size(&store, part);
@@ -152,8 +151,7 @@ impl Upload {
             at,
             over,
             size: AtomicU64::new(size),
-            handles: AtomicUsize::new(1),
-            killed: AtomicBool::new(false),
+            is_new,
         })
     }
 
@@ -205,7 +203,6 @@ impl Upload {
     /// # Errors
     /// EOPNOTSUPP: not at the end of a file that has left the buffer. EFBIG. ENOMEM. The error of an upload that broke.
     pub(crate) async fn write(&self, state: &mut State, offset: u64, data: &[u8]) -> Result<(), Failed> {
-        self.killed.store(false, SeqCst);
         let end = offset.checked_add(data.len() as u64).ok_or(libc::EFBIG)?;
         if state.gone {
             self.set_size(state, state.size.max(end));

@@ -12,7 +12,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -135,13 +135,13 @@ impl Writers {
     /// Names in a directory that no LIST tells, since they are not published.
     pub(crate) fn unlisted(&self, dir: &Node) -> Vec<String> {
         let uploads = self.uploads.lock();
-        let new = uploads.values().filter(|upload| upload.over.is_none() && upload.node.data().is_writing());
+        let new = uploads.values().filter(|upload| upload.is_new && upload.node.data().is_writing());
         let here = new.filter_map(|upload| {
             let at = upload.at.lock();
             (at.0 == dir.id()).then(|| at.1.clone())
         });
         let mut names: Vec<_> = here.collect();
-        names.sort();
+        names.sort_unstable();
         names
     }
 
@@ -358,7 +358,6 @@ impl Writers {
     /// Those of [`Upload::publish`].
     pub(crate) async fn publish(self: Arc<Self>, upload: Arc<Upload>) -> Result<(), Failed> {
         let mut state = upload.state.lock().await;
-        upload.killed.store(false, SeqCst);
         self.publish_locked(&upload, &mut state).await
     }
 
@@ -416,11 +415,8 @@ impl Writers {
         self.listings.changed(&place.dir);
     }
 
-    /// A handle goes. After the last one, what is not published is given up.
+    /// The handle goes. What is not published is given up.
     pub(crate) async fn release(self: Arc<Self>, upload: Arc<Upload>) {
-        if upload.handles.fetch_sub(1, SeqCst) != 1 {
-            return;
-        }
         let mut state = upload.state.lock().await;
         if state.dirty {
             tracing::warn!("{:?} was not written to its end, and is as it was before", state.place.key);

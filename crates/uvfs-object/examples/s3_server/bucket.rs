@@ -54,6 +54,10 @@ pub enum Fault {
     Silence,
     /// The request is done, and its answer lost.
     Lost,
+    /// The answer is made, and held back until [`Bucket::release_lists`].
+    Held,
+    /// The request is not known: 501.
+    Unknown,
     /// The credentials have expired.
     Expired,
     /// The store has no room.
@@ -92,6 +96,16 @@ struct Shared {
     /// Answer LISTs with at most so many keys; 0: as asked.
     page: AtomicU64,
     writes: writes::Writes,
+    /// Permits for answers that are held back.
+    gate: Gate,
+}
+
+struct Gate(tokio::sync::Semaphore);
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self(tokio::sync::Semaphore::new(0))
+    }
 }
 
 /// The bucket. A clone is the same one.
@@ -142,6 +156,11 @@ impl Bucket {
         *self.0.lists.lock() = faults.iter().copied().collect();
     }
 
+    /// Send answers that are held back.
+    pub fn release_lists(&self, answers: usize) {
+        self.0.gate.0.add_permits(answers);
+    }
+
     pub fn plan_gets(&self, faults: &[Fault]) {
         *self.0.gets.lock() = faults.iter().copied().collect();
     }
@@ -172,6 +191,7 @@ impl Bucket {
         match fault {
             Fault::SlowDown => Err(s3_error!(SlowDown)),
             Fault::Denied => Err(s3_error!(AccessDenied)),
+            Fault::Unknown => Err(s3_error!(NotImplemented)),
             Fault::Silence => std::future::pending().await,
             fault => Ok(fault),
         }
@@ -224,7 +244,7 @@ impl S3 for Bucket {
         let mut under_way = UnderWay::new(counted);
         let answered = self.arrive(&self.0.lists).await;
         under_way.1 = false;
-        answered?;
+        let fault = answered?;
         let input = req.input;
         if input.bucket != BUCKET {
             return Err(s3_error!(NoSuchBucket));
@@ -278,6 +298,11 @@ impl S3 for Bucket {
             delimiter: input.delimiter,
             ..ListObjectsV2Output::default()
         };
+        if fault == Fault::Held
+            && let Ok(permit) = self.0.gate.0.acquire().await
+        {
+            permit.forget();
+        }
         Ok(S3Response::new(output))
     }
 

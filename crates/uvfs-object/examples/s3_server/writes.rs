@@ -1,7 +1,7 @@
 //! The part of the server that changes the bucket: PUT, multipart uploads, COPY and DELETE, with their conditions and faults.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::SystemTime;
 
 use bytes::{Bytes, BytesMut};
@@ -37,6 +37,7 @@ pub struct Writes {
     faults: Mutex<HashMap<Write, VecDeque<Fault>>>,
     counts: Mutex<HashMap<Write, u64>>,
     uploads: Mutex<BTreeMap<String, Multipart>>,
+    blind: AtomicU64,
 }
 
 type Conditions = (Option<String>, Option<String>);
@@ -56,6 +57,11 @@ impl Bucket {
     /// Multipart uploads that were neither completed nor given up.
     pub fn uploads(&self) -> usize {
         self.0.writes.uploads.lock().len()
+    }
+
+    /// Objects that were replaced by requests without a condition.
+    pub fn blind(&self) -> u64 {
+        self.0.writes.blind.load(Relaxed)
     }
 
     /// Keys, in order.
@@ -80,6 +86,7 @@ impl Bucket {
             Fault::SlowDown => Err(s3_error!(SlowDown)),
             Fault::Denied => Err(s3_error!(AccessDenied)),
             Fault::Expired => Err(s3_error!(ExpiredToken)),
+            Fault::Unknown => Err(s3_error!(NotImplemented)),
             Fault::Full => Err(S3Error::new(S3ErrorCode::Custom("XStorageFull".into()))),
             Fault::Silence => std::future::pending().await,
             Fault::Lost => Ok(true),
@@ -103,6 +110,9 @@ impl Bucket {
         } && (if_none_match.is_none() || now.is_none());
         if !is_met {
             return Err(s3_error!(PreconditionFailed));
+        }
+        if now.is_some() && if_match.is_none() {
+            self.0.writes.blind.fetch_add(1, Relaxed);
         }
         objects.insert(key.to_owned(), stored);
         Ok(())

@@ -6,6 +6,7 @@ mod bucket;
 mod data;
 mod faults;
 mod fixture;
+mod in_flight;
 mod names;
 mod write_faults;
 mod writes;
@@ -48,6 +49,9 @@ const TESTS: &[(&str, fn())] = &[
     ("a_lost_answer_is_found_out", write_faults::lost),
     ("a_write_that_fails_leaves_all_as_it_was", write_faults::failed),
     ("each_read_is_a_whole_version_in_a_storm_of_two_mounts", write_faults::storm),
+    ("of_two_mounts_each_write_is_bound_to_what_it_replaces", write_faults::storm_without_renames),
+    ("a_list_in_flight_undoes_no_change", in_flight::changes),
+    ("a_reader_misses_no_file_that_is_published_meanwhile", in_flight::reader),
     ("what_was_acknowledged_survives_kill_9", write_faults::server_killed),
     ("without_conditions_the_last_writer_wins", write_faults::unconditional),
     ("a_listing_that_fails_midway_makes_nothing_complete", faults::midway),
