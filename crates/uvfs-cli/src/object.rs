@@ -65,6 +65,7 @@ mod here {
         }
         let mut options = ObjectOptions {
             memory,
+            read_only: mount.read_only,
             allow_other: mount.allow_other,
             control: ctl != Ctl::Off,
             fsname: mount.fsname,
@@ -79,6 +80,7 @@ mod here {
                     0 => bail!("part-size=0: expected at least one byte"),
                     size => options.part_size = size,
                 },
+                "unconditional" => options.conditional = false,
                 "read-ahead" => options.read_ahead = bytes(name, &value)?,
                 _ => bail!("option {name} is in the table but not understood"),
             }
@@ -114,7 +116,8 @@ mod here {
         } else {
             let dir = dir.display();
             say(format_args!(
-                "{location} is mounted read-only on {dir}; to end it press Ctrl-C, or: uvfs umount {dir}"
+                "{location} is mounted{} on {dir}; to end it press Ctrl-C, or: uvfs umount {dir}",
+                if options.read_only { " read-only" } else { "" }
             ));
         }
         let asked = Arc::clone(&mounted);
@@ -125,6 +128,8 @@ mod here {
         let outcome = mounted.wait().with_context(|| {
             format!("{location} on {} has ended: the connection to the kernel broke", dir.display())
         });
+        // Files of programs that were killed a moment ago.
+        mounted.end_writers();
         if let (Err(error), true) = (&outcome, args.daemon_child) {
             log::tell_system(&format!("{error:#}"));
         }
@@ -159,6 +164,7 @@ mod here {
             // The main thread returns.
             return;
         }
+        mounted.end_writers();
         std::process::exit(status)
     }
 }
@@ -189,7 +195,7 @@ mod tests {
     fn options_and_urls_are_checked() {
         let with =
             |options: &str| args::Mount { options: vec![options.to_owned()], ..args::Mount::default() };
-        check(&with("ro,endpoint=http://x:9000,ttl=0.5,part-size=1m,read-ahead=0,memory=64m"), "s3://b/p")
+        check(&with("ro,unconditional,endpoint=http://x:9000,ttl=0.5,part-size=1m,read-ahead=0,memory=64m"), "s3://b/p")
             .expect("good");
         let refused = |options: &str, url: &str| check(&with(options), url).expect_err("refused").to_string();
         assert!(refused("ttl=soon", "s3://b").contains("expected seconds"));

@@ -1,11 +1,11 @@
-//! Object stores as file systems, read-only: a driver on [OpenDAL](opendal), with bounded caches of names and data.
+//! Object stores as file systems: a driver on [OpenDAL](opendal), with bounded caches of names and data.
 //!
 //! The crate's README has the design, the promises and the limits.
 //!
 //! | module | contents |
 //! |---|---|
 //! | `location`, `options` | what is mounted, and how |
-//! | `store` | calls of the store, and their errors |
+//! | `store`, `store_write` | calls of the store that read, and that write; their errors |
 //! | `http`, `refusal` | the client of HTTP; why a store refuses a mount |
 //! | `version` | the identity of an object's content |
 //! | `names` | keys that become names |
@@ -15,6 +15,10 @@
 //! | `lookup` | lookups |
 //! | `dir_handle` | open directories |
 //! | `object_reader`, `data_budget` | open objects, read-ahead, and the bound on data |
+//! | `upload` | a file that is being written |
+//! | `writers`, `changes` | how it reaches the tree; changes of names |
+//! | `changed` | this mount's changes, for LISTs that began before |
+//! | `dying` | processes that were killed |
 //! | `calls` | requests of the kernel: deadline, cancelling |
 //! | `control` | `.uvfs` |
 //! | `mounted_store` | the runtime, the mount, and their end |
@@ -22,9 +26,12 @@
 #![deny(unsafe_code)]
 
 mod calls;
+mod changed;
+mod changes;
 mod control;
 mod data_budget;
 mod dir_handle;
+mod dying;
 mod http;
 mod listings;
 mod location;
@@ -36,11 +43,14 @@ mod object_reader;
 mod options;
 mod refusal;
 mod store;
+mod store_write;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod upload;
 mod version;
 mod walks;
+mod writers;
 
 pub use location::{Location, LocationError};
 pub use mounted_store::{MountedStore, mount, mount_fs};

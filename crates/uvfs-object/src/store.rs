@@ -1,6 +1,7 @@
 //! The store behind a mount: OpenDAL's operator with retries and time-outs, and the meaning of its errors.
 //!
-//! Three calls go out: LIST of a prefix, HEAD of a key, ranged GET of a version. Throttling, time-outs and faults of the
+//! Three calls read: LIST of a prefix, HEAD of a key, ranged GET of a version; [`crate::store_write`] has those that write.
+//! Throttling, time-outs and faults of the
 //! server are tried again by OpenDAL's layers, with growing and random pauses; the rest is EIO, with one line in the
 //! log. Messages name the operation, the key and the store's own code, never a header or a credential.
 
@@ -46,7 +47,11 @@ pub(crate) type Failed = i32;
 /// A store, and the prefix in it that is mounted.
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
-    op: Operator,
+    pub(crate) op: Operator,
+    /// The same, with more time for a call.
+    pub(crate) writes: Operator,
+    /// Whether writes are bound to what they may replace.
+    pub(crate) is_conditional: bool,
     prefix: String,
     calls: Arc<Semaphore>,
     counted: Arc<Counted>,
@@ -92,7 +97,7 @@ fn why(error: &opendal::Error) -> String {
 }
 
 /// The errno of an error. EIO is logged with its reason.
-fn errno(what: &str, key: &str, error: &opendal::Error) -> Failed {
+pub(crate) fn errno(what: &str, key: &str, error: &opendal::Error) -> Failed {
     let errno = match error.kind() {
         ErrorKind::NotFound => libc::ENOENT,
         ErrorKind::PermissionDenied => libc::EACCES,
@@ -180,7 +185,7 @@ impl Store {
     pub(crate) async fn open(location: &Location, options: &ObjectOptions) -> Result<Self, OpenError> {
         let (op, prefix) = operator(location, options)?;
         let store = Self::new(op, &prefix, options);
-        store.probe(location, options.call_timeout).await?;
+        store.probe(location, options).await?;
         Ok(store)
     }
 
@@ -193,12 +198,23 @@ impl Store {
             .with_min_delay(Duration::from_millis(100))
             .with_max_delay(Duration::from_secs(5))
             .with_max_times(options.retries);
-        let op = op.layer(TimeoutLayer::new().with_timeout(timeout).with_io_timeout(timeout)).layer(retry);
-        Self { op, prefix: prefix.to_owned(), calls: Arc::new(Semaphore::new(CALLS)), counted: Arc::default() }
+        let layered = |timeout: Duration| {
+            let limit = TimeoutLayer::new().with_timeout(timeout).with_io_timeout(timeout);
+            op.clone().layer(limit).layer(retry.clone())
+        };
+        Self {
+            op: layered(timeout),
+            // A call may wait for several parts on their way.
+            writes: layered(timeout * 3),
+            is_conditional: options.conditional,
+            prefix: prefix.to_owned(),
+            calls: Arc::new(Semaphore::new(CALLS)),
+            counted: Arc::default(),
+        }
     }
 
     /// The right to one call. `None` would mean that the semaphore was closed, which nobody does.
-    async fn call(&self) -> Option<SemaphorePermit<'_>> {
+    pub(crate) async fn call(&self) -> Option<SemaphorePermit<'_>> {
         self.calls.acquire().await.ok()
     }
 
@@ -213,10 +229,12 @@ impl Store {
         &self.prefix
     }
 
-    async fn probe(&self, location: &Location, timeout: Duration) -> Result<(), OpenError> {
+    async fn probe(&self, location: &Location, options: &ObjectOptions) -> Result<(), OpenError> {
+        let timeout = options.call_timeout;
         let asked = async { self.first(&self.prefix).await };
         match tokio::time::timeout(timeout, asked).await {
-            Ok(Ok(None)) if !self.prefix.is_empty() => {
+            // One that can be written begins with its first file.
+            Ok(Ok(None)) if !self.prefix.is_empty() && options.read_only => {
                 Err(OpenError(format!("cannot use {location}: no key begins with {:?}", self.prefix)))
             }
             Ok(Ok(_)) => Ok(()),

@@ -187,7 +187,8 @@ pub fn prefix() {
 }
 
 pub fn read_only() {
-    let mount = Fixture::of(|bucket| bucket.put("f", "x"), &options());
+    let read_only = ObjectOptions { read_only: true, ..options() };
+    let mount = Fixture::of(|bucket| bucket.put("f", "x"), &read_only);
     let is_refused =
         |done: std::io::Result<()>| assert_eq!(done.unwrap_err().kind(), ErrorKind::ReadOnlyFilesystem);
     is_refused(fs::write(mount.path("new"), "x"));
