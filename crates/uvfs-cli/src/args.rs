@@ -130,7 +130,7 @@ pub struct Mount {
     #[arg(long, requires = "list")]
     pub json: bool,
     /// The file system to mount: `tmpfs`, `mirror:SRC` (a directory), `ext4:IMAGE` (read-only), `kernfs:FILE` (a TOML
-    /// file that declares a tree), `object:URL` (an object store, read-only), or `generated:SPEC` (for instance
+    /// file that declares a tree), `object:URL` (an object store), or `generated:SPEC` (for instance
     /// generated:depth=2,files=100)
     #[arg(help_heading = "What and where", required_unless_present = "list", add = ArgValueCompleter::new(completions::sources))]
     pub source: Option<String>,

@@ -23,7 +23,7 @@ use crate::suggest;
 use crate::sys;
 
 /// The sources that can be named as SOURCE.
-const SOURCES: &str = "tmpfs, mirror:SRC (a directory), ext4:IMAGE (a file or block device with an ext2, ext3 or ext4), kernfs:FILE (a TOML file that declares a tree), object:URL (an object store, read-only), or generated:SPEC such as generated:depth=2,files=100";
+const SOURCES: &str = "tmpfs, mirror:SRC (a directory), ext4:IMAGE (a file or block device with an ext2, ext3 or ext4), kernfs:FILE (a TOML file that declares a tree), object:URL (an object store), or generated:SPEC such as generated:depth=2,files=100";
 
 /// The names of drivers.
 pub const DRIVERS: [&str; 6] = ["tmpfs", "mirror", "ext4", "kernfs", "object", "generated"];

@@ -1,4 +1,4 @@
-//! The client of HTTP, with a bound on each answer.
+//! The bound on each answer of the store.
 //!
 //! OpenDAL gathers an answer's body in memory before anybody looks at it: a page of a LIST, the words of an error, the
 //! bytes of a range. A store that never ends its answer would take all memory. So an answer to a ranged request may have
@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 
 use futures_util::Stream;
 use http::{Request, Response, header};
-use opendal::{Buffer, Error, ErrorKind, HttpBody, HttpTransport, HttpTransporter, Result};
+use opendal::{Buffer, Error, ErrorKind, HttpBody, HttpTransport, Result};
 use opendal_http_transport_reqwest::ReqwestTransport;
 
 /// Most bytes of an answer to a request without a range.
@@ -19,17 +19,13 @@ const ANSWER: u64 = 32 << 20;
 /// Most bytes of the words of an error.
 const ERROR: u64 = 1 << 20;
 
-/// Makes it the client of every operator that has none of its own. The first call in a process counts.
-pub(crate) fn install() {
-    HttpTransporter::install_default(Bounded);
-}
-
-struct Bounded;
+/// The client of HTTP, with that bound.
+pub(crate) struct Bounded(pub(crate) ReqwestTransport);
 
 impl HttpTransport for Bounded {
     async fn fetch(&self, request: Request<Buffer>) -> Result<Response<HttpBody>> {
         let range = request.headers().get(header::RANGE).and_then(|range| range_len(range.to_str().ok()?));
-        let answer = ReqwestTransport::default().fetch(request).await?;
+        let answer = self.0.fetch(request).await?;
         let most = if answer.status().is_success() { range.unwrap_or(ANSWER) } else { ERROR };
         Ok(answer.map(|body| body.map_inner(|inner| Box::new(Bound { inner, most, left: most }))))
     }
