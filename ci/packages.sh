@@ -75,7 +75,7 @@ has_files() {
         for file in bash-completion/completions/uvfs zsh/vendor-completions/_uvfs fish/vendor_completions.d/uvfs.fish; do
             [ -s "/usr/share/$file" ]
         done
-        grep -q "ExecStart=/usr/bin/uvfs " /usr/lib/systemd/system/uvfs@.service'
+        for unit in uvfs@ uvfs-index; do grep -q "ExecStart=/usr/bin/uvfs " /usr/lib/systemd/system/$unit.service; done'
 }
 use_package() {
     inside '

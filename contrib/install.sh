@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the command `uvfs`, stripped, with mount(8)'s helpers, manual pages, completions and a systemd unit.
+# Installs the command `uvfs`, stripped, with mount(8)'s helpers, manual pages, completions and systemd units.
 #
 #   cargo build --release -p uvfs-cli && sudo contrib/install.sh [--prefix DIR] [--root DIR] [--binary FILE]
 #
@@ -55,5 +55,7 @@ for shell in bash:bash-completion/completions/uvfs zsh:zsh/site-functions/_uvfs 
     "$binary" completions "${shell%%:*}" >"$made/script"
     put 644 "$made/script" "$prefix/share/${shell#*:}"
 done
-sed "s|/usr/local/bin/|$prefix/bin/|" "$home/uvfs@.service" >"$made/unit"
-put 644 "$made/unit" "$prefix/lib/systemd/system/uvfs@.service"
+for unit in uvfs@.service uvfs-index.service; do
+    sed "s|/usr/local/bin/|$prefix/bin/|" "$home/$unit" >"$made/unit"
+    put 644 "$made/unit" "$prefix/lib/systemd/system/$unit"
+done

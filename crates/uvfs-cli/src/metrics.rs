@@ -1,4 +1,4 @@
-//! `--metrics ADDRESS:PORT`: the figures of `.uvfs` for Prometheus, at `/metrics` by HTTP.
+//! `--metrics ADDRESS:PORT`: the figures of `.uvfs`, or of indices, for Prometheus, at `/metrics` by HTTP.
 //!
 //! The port is bound before anything is mounted. Each client has a thread of its own, [`PATIENCE`] for its request
 //! and as much again for taking the answer; a request has [`HEAD_MAX`] bytes at most. At most [`CLIENTS_MAX`] clients
@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use parking_lot::Mutex;
 use uvfs_control::{ControlDir, Figure, Snapshot, is_level};
+use uvfs_fuse::{LATENCY_BOUNDS, Latency, RequestKind};
 
 /// Most bytes of a request.
 const HEAD_MAX: usize = 8 << 10;
@@ -71,12 +72,21 @@ impl Listener {
     }
 
     /// Answers from now on, for as long as the process lives.
-    pub fn serve(self, control: Arc<ControlDir>) -> Result<()> {
+    pub fn serve_mount(self, control: Arc<ControlDir>) -> Result<()> {
+        self.serve(move || {
+            let snapshot = control.snapshot().ok()?;
+            Some(text(control.figures(), &snapshot, &about(&control)))
+        })
+    }
+
+    /// As [`Listener::serve_mount`], with the text that `figures` makes; nothing if what it is about has ended.
+    pub fn serve(self, figures: impl Fn() -> Option<String> + Send + Sync + 'static) -> Result<()> {
+        let figures: Arc<Figures> = Arc::new(figures);
         let clients = Arc::new(Clients::default());
         let serve = move || {
             loop {
                 let served =
-                    self.socket.accept().and_then(|(client, _)| clients.serve(client, control.clone()));
+                    self.socket.accept().and_then(|(client, _)| clients.serve(client, figures.clone()));
                 if let Err(error) = served {
                     // For instance, no descriptor is free. The next attempt may succeed.
                     tracing::warn!(%error, "--metrics");
@@ -89,13 +99,16 @@ impl Listener {
     }
 }
 
+/// Makes the answer's text.
+type Figures = dyn Fn() -> Option<String> + Send + Sync;
+
 /// The clients that are being served, in the order in which they came.
 #[derive(Default)]
 struct Clients(Mutex<VecDeque<Arc<TcpStream>>>);
 
 impl Clients {
     /// Lets a thread answer a client.
-    fn serve(self: &Arc<Self>, client: TcpStream, control: Arc<ControlDir>) -> io::Result<()> {
+    fn serve(self: &Arc<Self>, client: TcpStream, figures: Arc<Figures>) -> io::Result<()> {
         let client = Arc::new(client);
         let first = {
             let mut here = self.0.lock();
@@ -110,7 +123,7 @@ impl Clients {
         let name = "uvfs-metrics".to_owned();
         let answered = client.clone();
         let thread = thread::Builder::new().name(name).stack_size(STACK).spawn(move || {
-            if let Err(error) = answer(&answered, &control) {
+            if let Err(error) = answer(&answered, &*figures) {
                 tracing::debug!(%error, "a client of --metrics has not got its answer");
             }
             clients.forget(&answered);
@@ -126,19 +139,15 @@ impl Clients {
 /// Status line, further headers, body.
 type Response = (&'static str, &'static str, String);
 
-fn answer(client: &TcpStream, control: &ControlDir) -> io::Result<()> {
+fn answer(client: &TcpStream, figures: &Figures) -> io::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     let Some(asked) = read(client, deadline)? else { return Ok(()) };
     let refused = asked.is_err();
     let (status, headers, body) = match asked {
         Err(refused) => refused,
-        Ok(()) => match control.snapshot() {
-            Ok(snapshot) => (
-                "200 OK",
-                "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n",
-                text(control.figures(), &snapshot, &about(control)),
-            ),
-            Err(_) => plain("503 Service Unavailable", "the mount has ended\n"),
+        Ok(()) => match figures() {
+            Some(text) => ("200 OK", "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n", text),
+            None => plain("503 Service Unavailable", "the mount has ended\n"),
         },
     };
     let response = format!(
@@ -253,7 +262,8 @@ fn text(figures: &[Figure], snapshot: &Snapshot, about: &Labels) -> String {
     family(&mut out, "uvfs_info", "gauge", "What is mounted, through what, by which uvfs");
     let _ = writeln!(out, "uvfs_info{{{}}} 1", labels.join(","));
     let mut last = String::new();
-    for figure in figures {
+    // Shown as histograms below.
+    for figure in figures.iter().filter(|figure| !figure.path.starts_with("latency/")) {
         let (kind, end) = if is_level(&figure.path) { ("gauge", "") } else { ("counter", "_total") };
         let (dir, name) = figure.path.split_once('/').unwrap_or(("", &figure.path));
         let label = LABELLED.iter().find(|(labelled, _)| *labelled == dir);
@@ -267,15 +277,32 @@ fn text(figures: &[Figure], snapshot: &Snapshot, about: &Labels) -> String {
         let _ = writeln!(out, "{called}{label} {}", figure.of(snapshot));
         last = called;
     }
+    histograms(&mut out, &snapshot.latencies);
     out
 }
 
-fn family(out: &mut String, name: &str, kind: &str, help: &str) {
+/// The times of requests, by kind. Kinds that never came are left out.
+fn histograms(out: &mut String, latencies: &[Latency]) {
+    const NAME: &str = "uvfs_request_seconds";
+    family(out, NAME, "histogram", "Time from a request's arrival to its answer");
+    let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;
+    for (kind, latency) in RequestKind::ALL.iter().zip(latencies).filter(|(_, latency)| latency.count > 0) {
+        let label = format!("request=\"{}\"", kind.name());
+        for (bound, below) in LATENCY_BOUNDS.iter().zip(latency.below) {
+            let _ = writeln!(out, "{NAME}_bucket{{{label},le=\"{}\"}} {below}", seconds(*bound));
+        }
+        let _ = writeln!(out, "{NAME}_bucket{{{label},le=\"+Inf\"}} {}", latency.count);
+        let _ = writeln!(out, "{NAME}_sum{{{label}}} {}", seconds(latency.sum));
+        let _ = writeln!(out, "{NAME}_count{{{label}}} {}", latency.count);
+    }
+}
+
+pub fn family(out: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(out, "# HELP {name} {help}.\n# TYPE {name} {kind}");
 }
 
 /// The form of a text in a label's value.
-fn escaped(value: &str) -> String {
+pub fn escaped(value: &str) -> String {
     value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
 }
 

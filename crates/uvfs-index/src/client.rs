@@ -64,8 +64,8 @@ impl IndexClient {
         Ok((moment, changes))
     }
 
-    /// Asks for the output of find(1) for these words, in this process's working directory and time zone. The second
-    /// value reads it.
+    /// Asks for the output of find(1) for these words, in this process's working directory and time zone, or for a
+    /// JSON object for each file that it would print. The second value reads it.
     ///
     /// # Errors
     /// A sentence.
@@ -73,6 +73,7 @@ impl IndexClient {
         &self,
         args: &[A],
         terminal: bool,
+        json: bool,
     ) -> Result<(FindAnswer, impl Read + use<A>), String> {
         let cwd =
             std::env::current_dir().map_err(|error| format!("there is no working directory: {error}"))?;
@@ -82,6 +83,7 @@ impl IndexClient {
             cwd: path(cwd.as_os_str()),
             zone: std::env::var("TZ").ok(),
             terminal,
+            json,
         };
         let mut answer = self.ask(&IndexRequest::Find(request))?;
         let found: FindAnswer = read(&mut answer)?;

@@ -1,7 +1,8 @@
 //! A moment of a tree: the *instance* of its table, and the tick of the last change then.
 //!
-//! An instance is 64 random bits, drawn whenever a tree is read from the host. So a clock of another boot, another
-//! server or from before an overflow names another instance, and is never taken for one of this.
+//! An instance is 64 random bits, drawn when a reading of the tree begins and when it ends. So a clock of another boot,
+//! another server, from before an overflow or from the time of a scan names another instance, and is never taken for
+//! one of this.
 
 use std::fmt;
 use std::str::FromStr;

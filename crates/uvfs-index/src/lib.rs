@@ -8,6 +8,7 @@
 //! | `table` | names, attributes, and the order of changes |
 //! | `host` | looks at the host: names, attributes, handles |
 //! | `scan` | reading a tree by several threads |
+//! | `snapshot` | a tree in a file; why it makes no answer wrong |
 //! | `queue` | reports that wait for the worker |
 //! | `clock` | a moment of a tree |
 //! | `find` | find's expressions, over any tree of names |
@@ -22,6 +23,7 @@ pub mod protocol;
 mod queue;
 mod scan;
 mod server;
+mod snapshot;
 mod table;
 mod tree;
 mod watchman;
@@ -29,6 +31,7 @@ mod watchman;
 pub use client::{IndexClient, usual_socket};
 pub use clock::ChangeClock;
 pub use server::{IndexServer, IndexSocket};
+pub use snapshot::{SnapshotDir, SnapshotFile, usual_snapshots};
 pub use table::changes::{ChangeKind, ChangedName};
 pub use table::{FileFacts, HostHandle};
 pub use tree::{

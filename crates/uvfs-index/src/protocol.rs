@@ -90,6 +90,9 @@ pub struct FindRequest {
     /// Whether the output goes to a terminal.
     #[serde(default)]
     pub terminal: bool,
+    /// Whether each file is to be a JSON object, a [`FoundObject`](crate::find::FoundObject), in place of find's output.
+    #[serde(default)]
+    pub json: bool,
 }
 
 /// How a search ended.
@@ -101,6 +104,9 @@ pub struct FindAnswer {
     pub failed: bool,
     /// Sentences for standard error.
     pub messages: Vec<String>,
+    /// A sentence: the names are from a snapshot, and have not all been compared with the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
 }
 
 /// The moment of an answer.
@@ -176,7 +182,7 @@ pub struct TreeList {
 pub struct ShownTree {
     /// Its root.
     pub path: WirePath,
-    /// `scanning`, `following` or `lost`.
+    /// `scanning`, `checking` (the names of a snapshot are known, and compared with the host), `following` or `lost`.
     pub state: String,
     /// Names in it.
     pub names: u64,
@@ -184,9 +190,12 @@ pub struct ShownTree {
     pub bytes: u64,
     /// Times that it was read from the host.
     pub scans: u64,
-    /// The reason why it is lost, or the last name that could not be read.
+    /// The reason why it is lost, the last name that could not be read, or the reason why it has no snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
+    /// When its snapshot was written, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<u64>,
 }
 
 /// The answer to a request that failed.

@@ -5,11 +5,14 @@
 //! directory's own listing after the one that names it. Directories are opened by handle, so that renames above them
 //! do not matter. A directory that is gone is left out: an event tells of it.
 //!
+//! A large directory has several listings, which are *parts* of one. An empty directory has one too.
+//!
 //! Listings wait in a bounded channel, so memory does not grow with the tree. A thread that waits for work while
 //! others read may be given some; all end when none reads and none is left, or when the receiver is gone.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
@@ -32,9 +35,23 @@ pub(crate) struct DirListing {
     pub(crate) names: Vec<(Box<[u8]>, FoundName)>,
     /// Names whose state could not be seen: they changed at that moment, or for the reason that is given.
     pub(crate) unseen: Vec<(Box<[u8]>, Errno)>,
-    /// Why the directory could not be read to its end.
+    /// Why the directory could not be read; it then has this one part, without names.
     pub(crate) failed: Option<Errno>,
+    pub(crate) part: ListingPart,
 }
+
+/// Which part of a directory's names a listing has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ListingPart {
+    /// All of them.
+    Whole,
+    First(u64),
+    Middle(u64),
+    Last(u64),
+}
+
+/// Numbers of readings that have several parts.
+static READINGS: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Default)]
 struct Work {
@@ -165,7 +182,13 @@ impl Scan<'_> {
 
 /// Reads one directory. `pass` gets its names and the directories among them, and returns false to end.
 fn read(host: &HostTree, dir: &HostHandle, mut pass: impl FnMut(DirListing, Vec<HostHandle>) -> bool) {
-    let new = || DirListing { dir: dir.clone(), names: Vec::new(), unseen: Vec::new(), failed: None };
+    let new = || DirListing {
+        dir: dir.clone(),
+        names: Vec::new(),
+        unseen: Vec::new(),
+        failed: None,
+        part: ListingPart::Whole,
+    };
     let names = host.open_dir(dir).and_then(|fd| {
         let names = list(fd.as_fd(), &mut Vec::with_capacity(ENTRIES))?;
         Ok((fd, names))
@@ -181,9 +204,17 @@ fn read(host: &HostTree, dir: &HostHandle, mut pass: impl FnMut(DirListing, Vec<
     };
     // On a disk, inodes of near numbers are near each other.
     names.sort_unstable_by_key(|(ino, _)| *ino);
-    for part in names.chunks(NAMES) {
+    let parts = names.len().div_ceil(NAMES).max(1);
+    let reading = if parts > 1 { READINGS.fetch_add(1, Relaxed) } else { 0 };
+    for nth in 0..parts {
         let (mut listing, mut found) = (new(), Vec::new());
-        for (_, name) in part {
+        listing.part = match nth {
+            _ if parts == 1 => ListingPart::Whole,
+            0 => ListingPart::First(reading),
+            nth if nth + 1 == parts => ListingPart::Last(reading),
+            _ => ListingPart::Middle(reading),
+        };
+        for (_, name) in names.chunks(NAMES).nth(nth).unwrap_or_default() {
             match host.look(fd.as_fd(), name) {
                 Ok(Some(seen)) => {
                     found.extend(seen.handle.clone());

@@ -2,7 +2,7 @@
 //!
 //! As text, a line has tabs between its fields: `clock CLOCK` first, then kind and path of each change, with old and
 //! new path of a rename. Bytes below 32, 127 and backslashes are written as `\ooo`. A path that stands for all below it
-//! ends in `/`.
+//! ends in `/`. JSON never has a newline within an object, so a nul behind each is for programs that split there.
 
 use std::io::Write;
 
@@ -23,19 +23,19 @@ pub fn run(args: &Changed) -> Result<()> {
         say(warning);
     }
     out(match (args.json, args.null) {
-        (true, _) => json(&moment, &changes)?,
+        (true, null) => json(&moment, &changes, if null { 0 } else { b'\n' })?,
         (_, true) => paths(&moment, &changes)?,
         _ => text(&moment, &changes)?,
     })
 }
 
-fn json(moment: &Moment, changes: &[ShownChange]) -> Result<Vec<u8>> {
+fn json(moment: &Moment, changes: &[ShownChange], end: u8) -> Result<Vec<u8>> {
     let mut json = serde_json::to_vec(moment)?;
     for change in changes {
-        json.push(b'\n');
+        json.push(end);
         serde_json::to_writer(&mut json, change)?;
     }
-    json.push(b'\n');
+    json.push(end);
     Ok(json)
 }
 
@@ -110,7 +110,8 @@ mod tests {
         assert_eq!(text(&moment, &changes).expect("text"), expected);
         let expected = b"1:2\0.\0old/\0new/\0a\tb\\\xff\0";
         assert_eq!(paths(&moment, &changes).expect("paths"), expected);
-        let lines = String::from_utf8(json(&moment, &changes).expect("JSON")).expect("text");
+        let lines = String::from_utf8(json(&moment, &changes, b'\n').expect("JSON")).expect("text");
+        assert_eq!(json(&moment, &changes, 0).expect("JSON"), lines.replace('\n', "\0").into_bytes());
         assert_eq!(
             lines.lines().nth(2),
             Some(r#"{"kind":"renamed","path":"new","from":"old","whole":true}"#)

@@ -11,8 +11,9 @@ use crate::print::{AlreadySaid, say, written};
 /// Asks and prints.
 pub fn run(args: &Find) -> Result<()> {
     let client = IndexClient::new(args.socket.as_deref());
-    let asked = client.find(&args.words, io::stdout().is_terminal());
+    let asked = client.find(&args.words, io::stdout().is_terminal(), args.json);
     let (answer, mut bytes) = asked.map_err(|why| anyhow!(why))?;
+    answer.warning.iter().for_each(say);
     answer.messages.iter().for_each(say);
     let mut stdout = io::stdout().lock();
     let copied = io::copy(&mut bytes, &mut stdout).and_then(|copied| {

@@ -1,9 +1,11 @@
 //! `uvfs index`: serves indices of directories, lists them, and ends the server.
 //!
 //! The main thread waits for signals; others scan, follow and answer. The socket exists before the first directory is
-//! read, so that questions are answered meanwhile ("everything may have changed").
+//! read, so that questions are answered meanwhile ("everything may have changed"). Snapshots have a thread of their
+//! own; the last ones are written after a signal to end, while the socket still answers.
 
 pub mod changed;
+mod figures;
 pub mod find;
 pub mod git;
 pub mod watchman;
@@ -13,7 +15,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -21,11 +23,13 @@ use rustix::process::{Signal, getpid, kill_process};
 use sd_notify::NotifyState;
 use uvfs_index::protocol::WirePath;
 use uvfs_index::{
-    IndexClient, IndexPhase, IndexServer, IndexSocket, TreeLimits, WatchmanServer, usual_socket,
+    IndexClient, IndexPhase, IndexServer, IndexSocket, SnapshotDir, TreeLimits, WatchmanServer, usual_snapshots,
+    usual_socket,
 };
 
 use crate::args::Index;
 use crate::daemon;
+use crate::metrics;
 use crate::print::{out, say};
 use crate::signals::{Asked, Signals};
 
@@ -63,12 +67,27 @@ fn start_child(args: &Index) -> Result<()> {
     if let Some(memory) = args.memory {
         command.arg("--memory").arg(memory.to_string());
     }
+    if let Some(snapshots) = &args.snapshots {
+        command.arg("--snapshots").arg(std::path::absolute(snapshots)?);
+    }
+    if let Some(address) = args.metrics {
+        command.arg("--metrics").arg(address.to_string());
+    }
+    for (given, option) in [(args.no_snapshot, "--no-snapshot"), (args.metrics_for_all, "--metrics-for-all")]
+    {
+        if given {
+            command.arg(option);
+        }
+    }
+    args.log.pass_on(&mut command);
     command.arg("--").args(&args.dirs);
     daemon::start_child(command)
 }
 
 fn serve(args: &Index) -> Result<()> {
     let mut signals = Signals::block()?;
+    let metrics = args.metrics.map(|address| metrics::Listener::bind(address, args.metrics_for_all));
+    let metrics = metrics.transpose()?;
     let path = std::path::absolute(args.socket.clone().unwrap_or_else(usual_socket))?;
     let socket = IndexSocket::bind(&path, args.mode).map_err(|why| anyhow!(why))?;
     // Both before anything is read: a socket of another server is an error at once.
@@ -79,7 +98,14 @@ fn serve(args: &Index) -> Result<()> {
     let end = || {
         let _ = kill_process(getpid(), Signal::TERM);
     };
-    let server = Arc::new(IndexServer::start(&args.dirs, limits, end).map_err(|why| anyhow!(why))?);
+    let snapshots = snapshots(args)?;
+    let server = IndexServer::start(&args.dirs, limits, snapshots.as_ref(), end);
+    let server = Arc::new(server.map_err(|why| anyhow!(why))?);
+    if let Some(metrics) = metrics {
+        say(format_args!("the figures are at {}", metrics.url()));
+        let served = Arc::clone(&server);
+        metrics.serve(move || Some(figures::text(&served)))?;
+    }
     let socket = Arc::new(socket);
     let (serving, listened) = (Arc::clone(&server), Arc::clone(&socket));
     let thread = thread::Builder::new().name("uvfs-accept".into());
@@ -93,12 +119,28 @@ fn serve(args: &Index) -> Result<()> {
     let (watched, child) = (Arc::clone(&server), args.daemon_child);
     let thread = thread::Builder::new().name("uvfs-progress".into());
     thread.spawn(move || announce(&watched, child)).context("cannot start a thread")?;
+    let saved = Arc::clone(&server);
+    let thread = thread::Builder::new().name("uvfs-snapshot".into());
+    thread.spawn(move || saved.keep_snapshots()).context("cannot start a thread")?;
     while signals.wait()? == Asked::Reload {}
+    server.save_all();
     // The process ends with threads that hold the socket too; so it is removed here.
     for path in [Some(path), watchman].into_iter().flatten() {
         let _ = std::fs::remove_file(path);
     }
     Ok(())
+}
+
+/// The directory of snapshots. The usual one may be missing; one that was asked for may not.
+fn snapshots(args: &Index) -> Result<Option<SnapshotDir>> {
+    if args.no_snapshot {
+        return Ok(None);
+    }
+    if let Some(dir) = &args.snapshots {
+        return SnapshotDir::open(&std::path::absolute(dir)?).map(Some).map_err(|why| anyhow!(why));
+    }
+    let opened = usual_snapshots().map(|dir| SnapshotDir::open(&dir));
+    Ok(opened.and_then(|dir| dir.inspect_err(|why| tracing::warn!("{why}")).ok()))
 }
 
 fn bind_watchman(path: &Path, mode: u32) -> Result<(PathBuf, IndexSocket)> {
@@ -143,6 +185,10 @@ fn announce(server: &IndexServer, child: bool) {
         let dir = tree.path().display();
         match figures.phase {
             IndexPhase::Lost(why) => say(format_args!("{dir} is not known: {why}")),
+            IndexPhase::Checking if !child => say(format_args!(
+                "{} names of {dir} are known from a snapshot, and are compared with the directory",
+                figures.names
+            )),
             _ if !child => say(format_args!("{} names of {dir} are known, and followed", figures.names)),
             _ => {}
         }
@@ -175,6 +221,10 @@ fn list(client: &IndexClient) -> Result<()> {
             path.display(),
             tree.scans
         )?;
+        if let Some(written) = tree.snapshot {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            write!(text, ", snapshot {} seconds old", now.saturating_sub(written))?;
+        }
         text += &tree.warning.map(|warning| format!("; {warning}")).unwrap_or_default();
         text.push('\n');
     }

@@ -17,6 +17,10 @@ pub const MOUNTING: &[Test] = &[
     ("find_prints_the_same_from_the_index", find_prints_the_same_from_the_index),
     ("git_sees_the_same_with_the_index", git_sees_the_same_with_the_index),
     ("watchmans_words_are_answered", watchmans_words_are_answered),
+    ("find_prints_json_that_keeps_every_name", find_prints_json_that_keeps_every_name),
+    ("an_index_starts_with_its_snapshot", an_index_starts_with_its_snapshot),
+    ("an_index_does_without_a_snapshot_of_others", an_index_does_without_a_snapshot_of_others),
+    ("figures_of_an_index_are_to_be_had", figures_of_an_index_are_to_be_had),
 ];
 
 /// A directory `tree` that a server follows, in the background.
@@ -41,8 +45,27 @@ impl Served {
 
     fn serve(&self) {
         let tree = self.tree();
-        let output = self.uvfs(&["index", "--daemon", tree.to_str().expect("UTF-8")]);
+        let state = self.state();
+        let state = state.to_str().expect("UTF-8");
+        let output = self.uvfs(&["index", "--daemon", "--snapshots", state, tree.to_str().expect("UTF-8")]);
         assert!(output.status.success(), "{output:?}");
+    }
+
+    /// The directory of the snapshot.
+    fn state(&self) -> PathBuf {
+        self.dir.path().join("state")
+    }
+
+    /// Waits until the list has this text.
+    fn lists(&self, wanted: &str) -> String {
+        let until = Instant::now() + SOON;
+        loop {
+            let list = String::from_utf8(self.uvfs(&["index", "--list"]).stdout).expect("UTF-8");
+            if list.contains(wanted) {
+                return list;
+            }
+            assert!(Instant::now() < until, "{list}");
+        }
     }
 
     fn tree(&self) -> PathBuf {
@@ -198,6 +221,154 @@ fn find_prints_the_same_from_the_index() {
     let outside = served.uvfs(&["find", "/"]);
     let said = String::from_utf8_lossy(&outside.stderr).into_owned();
     assert!(!outside.status.success() && said.contains("is in no tree of this index"), "{said}");
+}
+
+fn objects(output: &Output, end: u8) -> Vec<serde_json::Value> {
+    let parts = output.stdout.split(|byte| *byte == end).filter(|part| !part.is_empty());
+    parts.map(|part| serde_json::from_slice(part).expect("JSON")).collect()
+}
+
+fn find_prints_json_that_keeps_every_name() {
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::{MetadataExt, symlink};
+    let served = Served::start();
+    let tree = served.tree();
+    let odd = tree.join(std::ffi::OsStr::from_bytes(b"odd\xff\n\"name"));
+    fs::write(&odd, "four").expect("write");
+    fs::File::open(&odd).expect("open").set_modified(std::time::UNIX_EPOCH - Duration::from_millis(500)).expect("a time");
+    symlink("t\u{fc}r", tree.join("link")).expect("symlink");
+    let output = served.uvfs(&["find", "--json", ".", "!", "-name", "."]);
+    assert!(output.status.success(), "{output:?}");
+    let found = objects(&output, b'\n');
+    assert_eq!(found.len(), 2, "{output:?}");
+    let of = |letter: &str| found.iter().find(|file| file["type"] == letter).expect("a file");
+    let (file, link) = (of("f"), of("l"));
+    let hex: String = b"./odd\xff\n\"name".iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(file["path"]["hex"], hex);
+    let meta = fs::metadata(&odd).expect("a file");
+    let wanted = serde_json::json!({"size": 4, "blocks": meta.blocks(), "mode": format!("{:o}", meta.mode() & 0o7777),
+        "uid": meta.uid(), "gid": meta.gid(), "nlink": 1, "inode": meta.ino(), "dev": meta.dev(), "mtime": -1,
+        "mtime_nsec": 500_000_000, "ctime": meta.ctime(), "ctime_nsec": meta.ctime_nsec()});
+    for (field, value) in wanted.as_object().expect("an object") {
+        assert_eq!(&file[field], value, "{field}");
+    }
+    assert_eq!((&link["path"], &link["target"]), (&"./link".into(), &"t\u{fc}r".into()));
+    let nul = served.uvfs(&["find", "--json", ".", "-print0", "-type", "l", "-print"]);
+    assert_eq!(nul.stdout.iter().filter(|byte| **byte == 0).count(), 3, "{nul:?}");
+    let refused = served.uvfs(&["find", "--json", ".", "-printf", "%p"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.stdout.is_empty() && said.contains("-printf prints a text of its own"), "{said}");
+    let changed = served.uvfs(&["changed", "--json", "-0"]);
+    assert_eq!(objects(&changed, 0)[0]["fresh"], true);
+}
+
+fn an_index_starts_with_its_snapshot() {
+    let served = Served::start();
+    let tree = served.tree();
+    fs::create_dir_all(tree.join("a/b")).expect("mkdir");
+    fs::write(tree.join("a/b/old.rs"), "text").expect("write");
+    let (clock, _) = served.changed(&[]);
+    assert!(served.uvfs(&["index", "--stop"]).status.success());
+    let snapshots = || {
+        let list = fs::read_dir(served.state()).expect("a directory").map(|name| name.expect("a name").path());
+        list.filter(|path| path.extension().is_some_and(|is| is == "snapshot")).collect::<Vec<_>>()
+    };
+    let [snapshot] = &snapshots()[..] else { panic!("one snapshot") };
+    // What changes without a server is found.
+    fs::rename(tree.join("a/b"), tree.join("c")).expect("rename");
+    fs::write(tree.join("c/new.rs"), "text").expect("write");
+    served.serve();
+    assert_eq!(served.changed(&["--since", &clock]).1, ["all\t./"]);
+    let list = served.lists("following, 5 names");
+    assert!(list.contains("snapshot ") && list.contains(" seconds old"), "{list}");
+    let [find, ours] = find_both(&served, &[".", "-ls"]);
+    assert_eq!(ours, find);
+    // A damaged one is told of, and costs a scan only.
+    assert!(served.uvfs(&["index", "--stop"]).status.success());
+    let mut bytes = fs::read(snapshot).expect("a snapshot");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+    fs::write(snapshot, bytes).expect("write");
+    let (state, path) = (served.state(), tree.to_str().expect("UTF-8").to_owned());
+    let output = served.uvfs(&["index", "-d", "--snapshots", state.to_str().expect("UTF-8"), &path]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.lines().count() == 1, "{said}");
+    assert!(said.contains("is not used: it is damaged: a checksum is wrong; the tree is read anew"), "{said}");
+    let [find, ours] = find_both(&served, &["."]);
+    assert_eq!(ours, find);
+    // It has another one when it ends, whether a client or a signal ends it.
+    let server = served.server();
+    kill_process(server, Signal::TERM).expect("kill");
+    let gone = Instant::now() + SOON;
+    while Path::new(&format!("/proc/{}", server.as_raw_nonzero())).exists() && Instant::now() < gone {
+        std::thread::yield_now();
+    }
+    served.serve();
+    assert!(served.lists("following").contains("seconds old"));
+}
+
+fn an_index_does_without_a_snapshot_of_others() {
+    use std::os::unix::fs::PermissionsExt;
+    let served = Served::start();
+    let path = served.tree().to_str().expect("UTF-8").to_owned();
+    let refused = |state: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_uvfs"));
+        command.args(["index", "-d", "--socket"]).arg(served.dir.path().join("other"));
+        let output = command.arg("--snapshots").arg(state).arg(&path).output().expect("uvfs");
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let open = served.dir.path().join("open");
+    fs::create_dir(&open).expect("mkdir");
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).expect("chmod");
+    assert!(refused(&open).contains("other users may write there"));
+    std::os::unix::fs::symlink(served.state(), served.dir.path().join("link")).expect("symlink");
+    assert!(refused(&served.dir.path().join("link")).contains("it is a symbolic link"));
+    // Two servers with one snapshot: the second does without.
+    let mut second = Command::new(env!("CARGO_BIN_EXE_uvfs"));
+    second.args(["index", "-d", "--socket"]).arg(served.dir.path().join("other"));
+    let output = second.arg("--snapshots").arg(served.state()).arg(&path).output().expect("uvfs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.contains("another server keeps the snapshot"), "{said}");
+    let mut stop = Command::new(env!("CARGO_BIN_EXE_uvfs"));
+    stop.args(["index", "--stop", "--socket"]).arg(served.dir.path().join("other"));
+    assert!(stop.status().expect("uvfs").success());
+}
+
+fn figures_of_an_index_are_to_be_had() {
+    use std::io::Read;
+    let served = Served::start();
+    fs::write(served.tree().join("f"), "text").expect("write");
+    served.uvfs(&["find"]);
+    assert!(served.uvfs(&["index", "--stop"]).status.success());
+    let state = served.state();
+    let (state, path) = (state.to_str().expect("UTF-8").to_owned(), served.tree().to_str().expect("UTF-8").to_owned());
+    let output = served.uvfs(&["index", "-d", "--metrics", "127.0.0.1:0", "--snapshots", &state, &path]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let address = said.trim().split_once("the figures are at http://").expect("where they are").1;
+    let address = address.strip_suffix("/metrics").expect("a URL").to_owned();
+    served.lists("following");
+    served.uvfs(&["find"]);
+    let figures = || {
+        let mut client = std::net::TcpStream::connect(&address).expect("it listens");
+        client.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").expect("a request");
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).expect("an answer");
+        answer
+    };
+    let answer = figures();
+    for line in [
+        format!("uvfs_index_names{{tree=\"{path}\"}} 2"),
+        format!("uvfs_index_following{{tree=\"{path}\"}} 1"),
+        "uvfs_index_queries_total{kind=\"find\"} 1".to_owned(),
+    ] {
+        assert!(answer.lines().any(|shown| shown == line), "{line} in {answer}");
+    }
+    for figure in ["bytes", "unread", "snapshot_age_seconds", "events_total", "overflows_total", "scans_total"] {
+        assert!(answer.contains(&format!("\nuvfs_index_{figure}{{tree=\"{path}\"}} ")), "{figure} in {answer}");
+    }
+    let (status, said) = super::refused(&["index", "--metrics", "0.0.0.0:0", &path]);
+    assert!(status == 1 && said.contains("--metrics-for-all"), "{said}");
 }
 
 fn an_index_that_is_killed_knows_no_old_clock() {

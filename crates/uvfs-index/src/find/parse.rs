@@ -110,6 +110,7 @@ pub struct Expression {
     warnings: Vec<String>,
     atime: Option<String>,
     prints_by_default: bool,
+    other_output: Option<String>,
 }
 
 impl Expression {
@@ -144,6 +145,10 @@ impl Expression {
             tokens.push(token(word, &mut arguments, &mut settings)?);
         }
         let acts = tokens.iter().any(|t| matches!(t.what, What::Leaf(Some(Clause::Act(_)))));
+        let other_output = tokens.iter().find_map(|token| match &token.what {
+            What::Leaf(Some(Clause::Act(FindAction::Printf(_) | FindAction::Ls))) => Some(token.text.clone()),
+            _ => None,
+        });
         let print = Clause::Act(FindAction::Print);
         let root = match (tokens.is_empty(), acts) {
             (true, _) => print,
@@ -160,6 +165,7 @@ impl Expression {
             warnings: settings.warnings,
             atime: settings.atime,
             prints_by_default: !acts,
+            other_output,
         })
     }
 
@@ -176,6 +182,11 @@ impl Expression {
     /// The first word that needs the time of the last read. A table without it refuses the search.
     pub fn needs_atime(&self) -> Option<&str> {
         self.atime.as_deref()
+    }
+
+    /// The first action that prints more than paths.
+    pub fn other_output(&self) -> Option<&str> {
+        self.other_output.as_deref()
     }
 
     /// Whether there is no action, so that each file found is printed.

@@ -17,7 +17,7 @@ use jiff::tz::TimeZone;
 use tempfile::SpooledTempFile;
 
 use super::{IndexServer, LOOK, has_gone};
-use crate::find::{Expression, FileAttributes, FindContext, FindPrinter, SearchEnd};
+use crate::find::{Expression, FileAttributes, FindContext, FindPrinter, FindSink, JsonPrinter, SearchEnd};
 use crate::protocol::{FindAnswer, FindRequest};
 use crate::tree::{FindStart, IndexPhase, IndexedTree};
 
@@ -34,6 +34,31 @@ fn resolved(cwd: &Path, path: &[u8]) -> io::Result<PathBuf> {
     }
     let above = whole.parent().unwrap_or(Path::new("/"));
     Ok(above.canonicalize()?.join(OsStr::from_bytes(last)))
+}
+
+type Answer = BufWriter<SpooledTempFile>;
+
+/// Prints what was found.
+enum Printer {
+    Text(Box<FindPrinter<Answer>>),
+    Json(JsonPrinter<Answer>),
+}
+
+impl Printer {
+    fn sink(&mut self) -> &mut dyn FindSink {
+        match self {
+            Self::Text(printer) => printer.as_mut(),
+            Self::Json(printer) => printer,
+        }
+    }
+
+    /// The number of files that could not be read, and the output.
+    fn end(self) -> (u64, Answer) {
+        match self {
+            Self::Text(printer) => (printer.unreadable_files(), printer.into_inner()),
+            Self::Json(printer) => (printer.unreadable_files(), printer.into_inner()),
+        }
+    }
 }
 
 /// A starting point, and its tree.
@@ -64,15 +89,21 @@ impl IndexServer {
         let mut messages = expression.warnings().to_vec();
         let starts = self.starts(&cwd, expression.starting_points(), &mut messages)?;
         let mut failed = messages.len() > expression.warnings().len();
-        let mut printer =
-            FindPrinter::new(BufWriter::new(SpooledTempFile::new(IN_MEMORY)), request.terminal, &context);
+        let mut warning = None;
+        let out = BufWriter::new(SpooledTempFile::new(IN_MEMORY));
+        let mut printer = if request.json {
+            Printer::Json(JsonPrinter::new(out, &expression)?)
+        } else {
+            Printer::Text(Box::new(FindPrinter::new(out, request.terminal, &context)))
+        };
         for (tree, start) in starts {
             while tree.wait_scanned(LOOK) == IndexPhase::Scanning {
                 if has_gone(stream) {
                     return Ok(None);
                 }
             }
-            let outcome = tree.find(&expression, &start, &mut printer)?;
+            let outcome = tree.find(&expression, &start, printer.sink())?;
+            warning = outcome.unchecked.map(|written| unchecked(tree.path(), written)).or(warning);
             if !outcome.exists {
                 messages.push(no_such(&start.written));
             }
@@ -86,12 +117,13 @@ impl IndexServer {
                 break;
             }
         }
-        failed |= printer.unreadable_files() > 0;
         let said = |error: io::Error| format!("the answer cannot be kept: {error}");
-        let mut file = printer.into_inner().into_inner().map_err(|error| said(error.into_error()))?;
+        let (unreadable, out) = printer.end();
+        failed |= unreadable > 0;
+        let mut file = out.into_inner().map_err(|error| said(error.into_error()))?;
         let bytes = file.stream_position().map_err(said)?;
         file.rewind().map_err(said)?;
-        Ok(Some((FindAnswer { bytes, failed, messages }, file)))
+        Ok(Some((FindAnswer { bytes, failed, messages, warning }, file)))
     }
 
     /// The starting points in their trees. Those that do not exist have a message.
@@ -116,6 +148,14 @@ impl IndexServer {
         }
         Ok(starts)
     }
+}
+
+fn unchecked(tree: &Path, written: std::time::SystemTime) -> String {
+    let age = written.elapsed().unwrap_or_default().as_secs();
+    format!(
+        "{}: the names are those of {age} seconds ago, from a snapshot; the index still looks what has changed since",
+        tree.display()
+    )
 }
 
 fn no_such(path: &[u8]) -> String {

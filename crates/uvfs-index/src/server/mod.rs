@@ -7,6 +7,8 @@
 //! A tree whose path leads elsewhere by now (renamed, unmounted, mounted over) is begun anew when it is asked about;
 //! if that fails, the answer is an error, never an empty list. The list of trees does not change; each tree's lock
 //! is held while it is begun anew, and not while it is asked.
+//!
+//! Each tree has a snapshot, if a directory for that is given; it stays the server's when the tree is begun anew.
 
 mod find;
 
@@ -18,9 +20,9 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -28,6 +30,7 @@ use rustix::fs::{FlockOperation, Mode, Timespec, flock};
 
 use crate::clock::ChangeClock;
 use crate::protocol::{Failure, IndexRequest, LONGEST, Moment, ShownChange, ShownTree, TreeList, WirePath};
+use crate::snapshot::{SnapshotDir, SnapshotFile};
 use crate::tree::{IndexPhase, IndexedTree, TreeLimits};
 
 /// Connections at a time; further ones are refused with a sentence.
@@ -36,17 +39,28 @@ const CONNECTIONS: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How often a waiting connection is looked at: its client may have gone.
 const LOOK: Duration = Duration::from_secs(1);
+/// How often the server looks whether a snapshot is to be written.
+const SNAPSHOTS: Duration = Duration::from_secs(10);
+
+/// Kinds of questions.
+const KINDS: [&str; 3] = ["find", "changed", "list"];
+const FIND: usize = 0;
+const CHANGED: usize = 1;
+const LIST: usize = 2;
 
 /// The trees of a server, and its limits.
 pub struct IndexServer {
     trees: Vec<ServedTree>,
     limits: TreeLimits,
     connections: Arc<AtomicUsize>,
+    /// Questions so far, in the order of [`KINDS`].
+    queries: [AtomicU64; KINDS.len()],
     stop: Box<dyn Fn() + Send + Sync>,
 }
 
 struct ServedTree {
     path: PathBuf,
+    snapshot: Option<Arc<SnapshotFile>>,
     tree: Mutex<Arc<IndexedTree>>,
 }
 
@@ -96,13 +110,15 @@ impl IndexSocket {
 }
 
 impl IndexServer {
-    /// Begins to follow the trees. `stop` is called when a client asks for the server's end.
+    /// Begins to follow the trees, each with its snapshot. `stop` is called when a client asks for the server's end. A
+    /// snapshot that cannot be kept is logged, and the tree goes without.
     ///
     /// # Errors
     /// A sentence that names the tree and the reason.
     pub fn start(
         paths: &[PathBuf],
         limits: TreeLimits,
+        snapshots: Option<&SnapshotDir>,
         stop: impl Fn() + Send + Sync + 'static,
     ) -> Result<Self, String> {
         let mut trees: Vec<ServedTree> = Vec::new();
@@ -112,16 +128,51 @@ impl IndexServer {
             if trees.iter().any(|tree| tree.path == path) {
                 continue;
             }
-            let tree =
-                IndexedTree::start(&path, limits).map_err(|why| format!("cannot index {shown}: {why}"))?;
-            trees.push(ServedTree { path, tree: Mutex::new(Arc::new(tree)) });
+            let snapshot = snapshots.and_then(|dir| {
+                let opened = dir.of(&path).inspect_err(|why| tracing::warn!("{why}"));
+                Some(Arc::new(opened.ok()?))
+            });
+            let tree = IndexedTree::start_with(&path, limits, snapshot.clone())
+                .map_err(|why| format!("cannot index {shown}: {why}"))?;
+            trees.push(ServedTree { path, snapshot, tree: Mutex::new(Arc::new(tree)) });
         }
-        Ok(Self { trees, limits, connections: Arc::default(), stop: Box::new(stop) })
+        let queries = Default::default();
+        Ok(Self { trees, limits, connections: Arc::default(), queries, stop: Box::new(stop) })
     }
 
     /// The trees as they are now, in the order of the command line.
     pub fn trees(&self) -> Vec<Arc<IndexedTree>> {
         self.trees.iter().map(|served| Arc::clone(&served.tree.lock())).collect()
+    }
+
+    /// Questions so far, by kind.
+    pub fn queries(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        KINDS.into_iter().zip(self.queries.iter().map(|count| count.load(Relaxed)))
+    }
+
+    fn counts(&self, kind: usize) {
+        self.queries[kind].fetch_add(1, Relaxed);
+    }
+
+    /// Writes snapshots for ever, each when it is time.
+    pub fn keep_snapshots(&self) {
+        loop {
+            thread::sleep(SNAPSHOTS);
+            self.save(false);
+        }
+    }
+
+    /// Writes the snapshots of the trees that have changed, at the end of the server.
+    pub fn save_all(&self) {
+        self.save(true);
+    }
+
+    fn save(&self, at_end: bool) {
+        for tree in self.trees() {
+            if let Err(why) = tree.save(at_end) {
+                tracing::warn!("{why}");
+            }
+        }
     }
 
     /// Serves connections for ever.
@@ -141,22 +192,29 @@ impl IndexServer {
         BufReader::new(stream.take(LONGEST)).read_line(&mut line)?;
         match serde_json::from_str(&line) {
             Err(error) => say(stream, &failure(format!("this is no request: {error}"))),
-            Ok(IndexRequest::List) => say(stream, &self.list()),
+            Ok(IndexRequest::List) => {
+                self.counts(LIST);
+                say(stream, &self.list())
+            }
             Ok(IndexRequest::Stop) => {
                 (self.stop)();
                 // The end of the process is the answer.
                 stream.set_read_timeout(None)?;
                 (&mut &*stream).read_exact(&mut [0])
             }
-            Ok(IndexRequest::Find(request)) => match self.find(stream, &request) {
-                Ok(Some((answer, file))) => {
-                    say(stream, &answer)?;
-                    find::send(stream, file, answer.bytes)
+            Ok(IndexRequest::Find(request)) => {
+                self.counts(FIND);
+                match self.find(stream, &request) {
+                    Ok(Some((answer, file))) => {
+                        say(stream, &answer)?;
+                        find::send(stream, file, answer.bytes)
+                    }
+                    Ok(None) => Ok(()),
+                    Err(error) => say(stream, &failure(error)),
                 }
-                Ok(None) => Ok(()),
-                Err(error) => say(stream, &failure(error)),
-            },
+            }
             Ok(IndexRequest::Changed { path, since, wait }) => {
+                self.counts(CHANGED);
                 match self.changed(stream, &path, since.as_deref(), wait) {
                     Ok(Some((moment, changes))) => {
                         let mut out = BufWriter::new(stream);
@@ -188,7 +246,7 @@ impl IndexServer {
             .ok_or_else(|| format!("{} is in no tree of this index", String::from_utf8_lossy(path)))?;
         let mut tree = served.tree.lock();
         if !tree.is_there() {
-            let begun = IndexedTree::start(&served.path, self.limits);
+            let begun = IndexedTree::start_with(&served.path, self.limits, served.snapshot.clone());
             *tree = Arc::new(begun.map_err(|why| {
                 format!(
                     "{} is not the directory any more that was indexed, nor can it be: {why}",
@@ -237,6 +295,7 @@ impl IndexServer {
             let figures = tree.figures();
             let (state, lost) = match figures.phase {
                 IndexPhase::Scanning => ("scanning", None),
+                IndexPhase::Checking => ("checking", None),
                 IndexPhase::Following => ("following", None),
                 IndexPhase::Lost(why) => ("lost", Some(why)),
             };
@@ -248,11 +307,20 @@ impl IndexServer {
                 names: figures.names,
                 bytes: figures.bytes as u64,
                 scans: figures.scans,
-                warning: lost.or_else(moved).or_else(|| figures.unread.1.map(unread)),
+                warning: lost
+                    .or_else(moved)
+                    .or_else(|| figures.unread.1.map(unread))
+                    .or(figures.snapshot_failure),
+                snapshot: figures.snapshot.map(seconds),
             }
         });
         TreeList { trees: trees.collect() }
     }
+}
+
+/// Since 1970.
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 /// Accepts connections for ever, and serves each in a thread.

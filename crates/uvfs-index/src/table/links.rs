@@ -22,6 +22,7 @@ impl NameTable {
             next: NONE,
             prev: NONE,
             text,
+            seen: self.listing,
             len,
             dead: false,
             was_dir: false,
@@ -128,7 +129,7 @@ impl NameTable {
 
     fn add_dir(&mut self, file: u32, handle: HostHandle) {
         let hash = self.hash.hash_one(handle.as_bytes());
-        let record = DirRecord { file, first: NONE, children: 0, handle };
+        let record = DirRecord { file, first: NONE, read: false, handle };
         let at = match self.free_dirs.pop() {
             Some(at) => {
                 self.dirs[at as usize] = record;
@@ -194,7 +195,6 @@ impl NameTable {
             self.note_names_below(at);
         }
         self.unlink(at);
-        self.dirs[self.files[parent as usize].dir as usize].children -= 1;
         self.alive -= 1;
         let old = &self.files[file as usize];
         let (generation, was_dir, was_type) = (old.generation, old.dir != NONE, (old.mode >> 12) as u8);
@@ -248,9 +248,9 @@ impl NameTable {
         let next = self.files[file as usize].names;
         let record = &mut self.names[at as usize];
         (record.file, record.dead, record.was_dir, record.next_link) = (file, false, false, next);
+        record.seen = self.listing;
         self.files[file as usize].names = at;
         if was_dead {
-            self.dirs[self.files[dir as usize].dir as usize].children += 1;
             self.alive += 1;
         }
         if note == Note::Tick {

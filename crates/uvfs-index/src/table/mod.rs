@@ -11,9 +11,12 @@
 //! One thread changes the table (the tree's worker); readers and it share a lock outside. Nothing here makes a
 //! system call. A name takes 40 bytes, its file 80, its text 8 to 256, and two hash tables 8 to 16 each.
 
+mod again;
 pub(crate) mod changes;
+mod dump;
 mod links;
 mod records;
+pub(crate) mod restore;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -25,6 +28,7 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
+pub(crate) use dump::{BLOCK_MAX, Dumped};
 pub(crate) use records::NONE;
 use records::{DirRecord, FileRecord, NameRecord};
 pub use records::{FileFacts, HostHandle};
@@ -45,9 +49,9 @@ pub(crate) enum Note {
 pub(crate) struct Put {
     /// The file that the name leads to.
     pub(crate) file: u32,
-    /// A directory that was not known: its content must be read.
+    /// A directory whose content has not been read: it must be.
     pub(crate) new_dir: bool,
-    /// More names are known than the file has: one at least is out of date.
+    /// More names are known than the file has: one at least is out of date. Never set by a scan.
     pub(crate) surplus: bool,
 }
 
@@ -83,6 +87,8 @@ pub(crate) struct NameTable {
     /// Changes up to this tick are not all known any more.
     floor: u64,
     alive: u64,
+    /// The last listing that was begun.
+    listing: u32,
     dev: u64,
     hash: RandomState,
 }
@@ -110,6 +116,7 @@ impl NameTable {
             tick: 0,
             floor: 0,
             alive: 1,
+            listing: 0,
             dev: facts.dev,
             hash: RandomState::default(),
         };
@@ -265,7 +272,7 @@ impl NameTable {
     fn same(&self, facts: &FileFacts, handle: Option<&HostHandle>) -> Option<u32> {
         let file = self.by_number(facts.ino)?;
         let known = &self.files[file as usize].facts(self.dev);
-        let matches = known.same_type(facts) && (!facts.is_dir() || self.handle(file) == handle);
+        let matches = known.same_file(facts) && (!facts.is_dir() || self.handle(file) == handle);
         matches.then_some(file)
     }
 
@@ -318,10 +325,17 @@ impl NameTable {
             let old = &self.files[file as usize];
             if known == Some(file) || (foreign && old.foreign && old.ino == facts.ino) {
                 self.files[file as usize].set(facts);
-                if note == Note::Tick {
-                    self.touch_file(file);
+                self.names[at as usize].seen = self.listing;
+                match note {
+                    // The name was made or moved, and leads where it did. Meanwhile it may have led to another
+                    // directory, whose names a reader saw; or the scan was faster than the look at this report.
+                    Note::Tick if facts.is_dir() => {
+                        self.touch(at, changes::Touch::Led { born: false, whole: true })
+                    }
+                    Note::Tick => self.touch_file(file),
+                    Note::Silent => {}
                 }
-                return Ok(Put { file, new_dir: false, surplus: false });
+                return Ok(Put { file, new_dir: self.is_unread(file), surplus: false });
             }
         }
         if let Some(file) = known.filter(|_| facts.is_dir())
@@ -350,10 +364,10 @@ impl NameTable {
         if known.is_some() && note == Note::Tick {
             self.touch_file(file);
         }
-        let links = self.links_of(file).count();
-        let surplus = !foreign && !facts.is_dir() && links > facts.nlink as usize;
-        let new_dir = known.is_none() && facts.is_dir() && !foreign;
-        Ok(Put { file, new_dir, surplus })
+        // The scan takes no notice, and would count the names of a file again for each of them.
+        let counts = note == Note::Tick && !foreign && !facts.is_dir();
+        let surplus = counts && self.links_of(file).nth(facts.nlink as usize).is_some();
+        Ok(Put { file, new_dir: self.is_unread(file), surplus })
     }
 
     /// The host shows that the name does not exist. Takes a tick even if it was not known: another reader of the
@@ -374,7 +388,7 @@ impl NameTable {
             return false;
         }
         let Some(file) = self.by_number(facts.ino) else { return false };
-        if !self.files[file as usize].facts(self.dev).same_type(facts) {
+        if !self.files[file as usize].facts(self.dev).same_file(facts) {
             return false;
         }
         self.files[file as usize].set(facts);

@@ -51,6 +51,9 @@ pub struct FileFacts {
     pub gid: u32,
     /// Type and permissions.
     pub mode: u16,
+    /// A number made from the time of birth; 0 if the file system does not tell it. Inode numbers are given again to
+    /// new files, mostly at once. So two looks saw one file only if this number is the same, too.
+    pub birth: u32,
 }
 
 const TYPE: u16 = 0o170_000;
@@ -78,6 +81,11 @@ impl FileFacts {
     pub(crate) fn same_type(&self, other: &Self) -> bool {
         (self.mode ^ other.mode) & TYPE == 0
     }
+
+    /// Whether two looks at one inode number saw one file. Directories also have handles, which tell more.
+    pub(crate) fn same_file(&self, other: &Self) -> bool {
+        self.same_type(other) && (self.is_dir() || self.birth == other.birth)
+    }
 }
 
 /// A file, with one or more names; without any while its rename is looked at.
@@ -98,6 +106,7 @@ pub(super) struct FileRecord {
     pub(super) dir: u32,
     /// Moves when the record is freed.
     pub(super) generation: u32,
+    pub(super) birth: u32,
     pub(super) mode: u16,
     /// On another file system, so it cannot be found by its number, and nothing below it is known.
     pub(super) foreign: bool,
@@ -122,6 +131,7 @@ impl FileRecord {
             names: NONE,
             dir: NONE,
             generation: 0,
+            birth: 0,
             mode: 0,
             foreign,
             free: false,
@@ -135,6 +145,7 @@ impl FileRecord {
         (self.mtime, self.mtime_nsec) = facts.mtime;
         (self.ctime, self.ctime_nsec) = facts.ctime;
         (self.nlink, self.uid, self.gid, self.mode) = (facts.nlink, facts.uid, facts.gid, facts.mode);
+        self.birth = facts.birth;
     }
 
     /// The attributes. `dev` is that of the tree; a foreign file's is not kept.
@@ -150,6 +161,7 @@ impl FileRecord {
             uid: self.uid,
             gid: self.gid,
             mode: self.mode,
+            birth: self.birth,
         }
     }
 }
@@ -169,6 +181,8 @@ pub(super) struct NameRecord {
     /// The directory's previous name.
     pub(super) prev: u32,
     pub(super) text: u32,
+    /// The listing that it was seen in last: see [`NameTable::begin_listing`](super::NameTable::begin_listing).
+    pub(super) seen: u32,
     pub(super) len: u8,
     pub(super) dead: bool,
     /// Whether it led to a directory when it died.
@@ -184,7 +198,7 @@ pub(super) struct DirRecord {
     pub(super) file: u32,
     /// The first of its names, dead ones among them.
     pub(super) first: u32,
-    /// Names that are not dead.
-    pub(super) children: u32,
+    /// Whether its names are those that the host has shown, not only those of a snapshot.
+    pub(super) read: bool,
     pub(super) handle: HostHandle,
 }

@@ -17,6 +17,10 @@
 //! A directory in the table is never below itself. If a look says so, something on the way up is out of date: each
 //! name on the way is looked at, and then the first again. If that does not help, the tree is read anew.
 //!
+//! A directory whose own listing was missed, because it seemed to be gone for a moment, is read when the scan has ended.
+//!
+//! With a snapshot, the scan finds a table that has names already: see [`snapshot`](crate::snapshot).
+//!
 //! # Why an answer is complete
 //!
 //! The kernel queues an event before the system call that makes the change returns. A question first has the watcher
@@ -24,12 +28,18 @@
 //! that were put in by then. So each change that ended before the question has its tick when the answer is made. No
 //! file is written for that.
 //!
+//! A scan notes no changes, and it may show the outcome of a change whose report waits. If a reader got a clock before
+//! that change, it would not hear of it: the look finds what is known already. So the end of a scan begins a new
+//! instance, and a clock that was given before it gets "everything".
+//!
 //! # Locks
 //!
 //! `content` (table, instance, phase) is written by the worker, and read by questions; no system call is made under
 //! it. `done`, a number with a condition variable, is beside it. `content` may be taken under `done`, never the other
-//! way round.
+//! way round. The exception is a snapshot: its blocks go into a file under the lock for reading, so changes wait for
+//! that (see `save`). `saved` is a leaf.
 
+mod save;
 mod search;
 mod work;
 
@@ -37,9 +47,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use rustix::io::Errno;
 use uvfs_drivers::watch::Watcher;
 
@@ -48,6 +58,7 @@ use crate::clock::ChangeClock;
 use crate::find::{Expression, FindSink, SearchEnd, StartingPoint, search};
 use crate::host::HostTree;
 use crate::queue::ReportQueue;
+use crate::snapshot::SnapshotFile;
 use crate::table::changes::ChangedName;
 use crate::table::{FileFacts, HostHandle, NameTable, ROOT};
 
@@ -64,7 +75,10 @@ pub struct TreeLimits {
 
 impl TreeLimits {
     fn table(&self, root: &FileFacts, handle: &HostHandle) -> NameTable {
-        let table = NameTable::new(root, handle.clone());
+        self.noting(NameTable::new(root, handle.clone()))
+    }
+
+    fn noting(&self, table: NameTable) -> NameTable {
         if self.names_below { table.noting_names_below() } else { table }
     }
 }
@@ -74,6 +88,8 @@ impl TreeLimits {
 pub enum IndexPhase {
     /// It is read from the host.
     Scanning,
+    /// Its names are those of a snapshot, and are being compared with the host.
+    Checking,
     /// All of it is known, and followed.
     Following,
     /// It is not known any more, for this reason.
@@ -95,6 +111,14 @@ pub struct TreeFigures {
     pub scans: u64,
     /// Names and directories that could not be read, and the last of them.
     pub unread: (u64, Option<String>),
+    /// Events that the kernel has reported, those of other parts of the file system among them.
+    pub events: u64,
+    /// Times that events were lost.
+    pub overflows: u64,
+    /// When the snapshot was written that a server would start with.
+    pub snapshot: Option<SystemTime>,
+    /// Why the last snapshot was not written or not used.
+    pub snapshot_failure: Option<String>,
 }
 
 /// The answer to "what changed since".
@@ -124,8 +148,11 @@ pub struct FindOutcome {
     pub end: SearchEnd,
     /// Whether the starting point exists.
     pub exists: bool,
-    /// Directories below the root that something is mounted on, which the index does not know.
+    /// Directories below the root that something is mounted on, and that the search would have gone into. The index does
+    /// not know the names that users see there.
     pub mounted_on: Vec<Vec<u8>>,
+    /// Names are from a snapshot of this time, and may be out of date.
+    pub unchecked: Option<SystemTime>,
 }
 
 /// A file of a tree, with one of its names.
@@ -141,12 +168,17 @@ pub struct IndexedName<'a> {
     pub children: Option<u64>,
 }
 
+/// The warning about a path that the index does not see.
+const ELSEWHERE: &str = "another file system is mounted there, whose changes this index does not see";
+
 struct Content {
     table: NameTable,
     instance: u64,
     phase: IndexPhase,
     scans: u64,
     unread: (u64, Option<String>),
+    /// The time of the snapshot that the names are from.
+    loaded: Option<SystemTime>,
 }
 
 impl Content {
@@ -159,7 +191,7 @@ impl Content {
         match &self.phase {
             IndexPhase::Lost(why) => Err(why.clone()),
             IndexPhase::Scanning => Err("the tree is being read".into()),
-            IndexPhase::Following => Ok(()),
+            IndexPhase::Following | IndexPhase::Checking => Ok(()),
         }
     }
 }
@@ -174,6 +206,20 @@ struct Shared {
     moved: Condvar,
     /// The number of the worker's own last report: up to there, `done` stays behind. Only the worker uses it.
     owed: AtomicU64,
+    snapshot: Option<Arc<SnapshotFile>>,
+    saved: Mutex<Saved>,
+}
+
+/// The last snapshot.
+#[derive(Default)]
+struct Saved {
+    /// When it was written.
+    written: Option<SystemTime>,
+    /// When one was written, or could not be.
+    tried: Option<Instant>,
+    /// The moment that it had then.
+    clock: Option<ChangeClock>,
+    failure: Option<String>,
 }
 
 /// A tree that is followed; dropping it ends that.
@@ -199,6 +245,19 @@ impl IndexedTree {
     /// # Errors
     /// A phrase that says why it cannot be followed.
     pub fn start(path: &Path, limits: TreeLimits) -> Result<Self, String> {
+        Self::start_with(path, limits, None)
+    }
+
+    /// As [`IndexedTree::start`]. The names of the snapshot, if there is one that can be used, are there after some
+    /// seconds, and are then compared with the host.
+    ///
+    /// # Errors
+    /// A phrase that says why it cannot be followed. A snapshot that cannot be used is no error.
+    pub fn start_with(
+        path: &Path,
+        limits: TreeLimits,
+        snapshot: Option<Arc<SnapshotFile>>,
+    ) -> Result<Self, String> {
         let host = HostTree::open(path)?;
         let queue = Arc::new(ReportQueue::new(host.root_handle().clone()));
         let watcher = Watcher::of_all(host.seen(), Arc::clone(&queue) as Arc<_>)
@@ -210,6 +269,7 @@ impl IndexedTree {
             phase: IndexPhase::Scanning,
             scans: 0,
             unread: (0, None),
+            loaded: None,
         };
         let shared = Arc::new(Shared {
             host,
@@ -219,6 +279,8 @@ impl IndexedTree {
             done: Mutex::new(0),
             moved: Condvar::new(),
             owed: AtomicU64::new(0),
+            snapshot,
+            saved: Mutex::default(),
         });
         let work = Arc::clone(&shared);
         let worker = thread::Builder::new()
@@ -240,6 +302,11 @@ impl IndexedTree {
 
     /// Its figures now.
     pub fn figures(&self) -> TreeFigures {
+        let (snapshot, snapshot_failure) = {
+            let saved = self.shared.saved.lock();
+            (saved.written, saved.failure.clone())
+        };
+        let counts = self.watcher.counts();
         let content = self.shared.content.read();
         TreeFigures {
             phase: content.phase.clone(),
@@ -248,10 +315,15 @@ impl IndexedTree {
             clock: content.clock(),
             scans: content.scans,
             unread: content.unread.clone(),
+            events: counts.events,
+            overflows: counts.overflows + self.shared.queue.overflows_of_its_own(),
+            snapshot,
+            snapshot_failure,
         }
     }
 
-    /// Waits until the tree is not being scanned, at most for `patience`. Returns the phase then.
+    /// Waits until the tree is not being scanned, at most for `patience`. Returns the phase then: names of a snapshot
+    /// may still be compared with the host.
     pub fn wait_scanned(&self, patience: Duration) -> IndexPhase {
         let deadline = Instant::now() + patience;
         let mut done = self.shared.done.lock();
@@ -276,6 +348,22 @@ impl IndexedTree {
         let mut done = self.shared.done.lock();
         while *done < wanted && self.phase() == IndexPhase::Following {
             self.shared.moved.wait(&mut done);
+        }
+    }
+
+    /// What is known after [`IndexedTree::settle`]. If the tree was followed only after that began, its reports may wait
+    /// still, so it is settled again.
+    fn settled(&self) -> RwLockReadGuard<'_, Content> {
+        let following =
+            |content: &Content| (content.phase == IndexPhase::Following).then_some(content.instance);
+        loop {
+            let before = following(&self.shared.content.read());
+            self.settle();
+            let content = self.shared.content.read();
+            let now = following(&content);
+            if now.is_none() || now == before {
+                return content;
+            }
         }
     }
 
@@ -314,8 +402,7 @@ impl IndexedTree {
     /// Without `since`, or if that moment is not known, everything may have changed. O(changes since then), whatever
     /// the size of the tree.
     pub fn changed_since(&self, since: Option<ChangeClock>, below: &[u8]) -> ChangesSince {
-        self.settle();
-        let content = self.shared.content.read();
+        let content = self.settled();
         let warning = match &content.phase {
             IndexPhase::Lost(why) => Some(why.clone()),
             _ => {
@@ -324,10 +411,28 @@ impl IndexedTree {
                 content.unread.1.as_ref().map(of_last)
             }
         };
-        let known = since
-            .filter(|since| since.instance == content.instance && content.phase == IndexPhase::Following);
+        let (seen, warning) = match self.cover_above(below, true) {
+            Ok(None) => (true, warning),
+            Ok(Some(cover)) => (false, Some(format!("{}: {ELSEWHERE}", String::from_utf8_lossy(&cover)))),
+            Err(why) => (false, Some(why)),
+        };
+        let known = since.filter(|since| {
+            seen && since.instance == content.instance && content.phase == IndexPhase::Following
+        });
         let changes = known.and_then(|since| content.table.changed_since(since.tick, below));
         ChangesSince { clock: content.clock(), changes, warning }
+    }
+
+    /// The name that another mount covers and that a path leads through; with `whole`, also one that it is.
+    fn cover_above(&self, below: &[u8], whole: bool) -> Result<Option<Vec<u8>>, String> {
+        let failed = |errno: Errno| format!("the table of mounts cannot be read: {errno}");
+        let covers = self.shared.host.covers().map_err(failed)?;
+        let above = covers.iter().find(|(cover, _)| {
+            below
+                .strip_prefix(&cover[..])
+                .is_some_and(|rest| rest.first().map_or(whole, |byte| *byte == b'/'))
+        });
+        Ok(above.map(|(cover, _)| cover.clone()))
     }
 
     /// Waits for a change after a moment, at most for `patience`. Returns whether the table has moved.
@@ -359,16 +464,23 @@ impl IndexedTree {
         start: &FindStart,
         sink: &mut dyn FindSink,
     ) -> Result<FindOutcome, String> {
-        self.settle();
-        let content = self.shared.content.read();
+        let failed = |errno: Errno| format!("the table of mounts cannot be read: {errno}");
+        let covers = self.shared.host.covers().map_err(failed)?;
+        if let Some(cover) = self.cover_above(&start.below, false)? {
+            let (end, mounted_on) = (SearchEnd::Complete, vec![cover]);
+            return Ok(FindOutcome { end, exists: true, mounted_on, unchecked: None });
+        }
+        let content = self.settled();
         content.is_known()?;
-        let tree = SearchedTree::new(&self.shared.host, &content.table);
+        let unchecked = content.loaded.filter(|_| content.phase == IndexPhase::Checking);
+        let tree = SearchedTree::new(&self.shared.host, &content.table, &covers);
         let Some(node) = tree.at(&start.below) else {
-            return Ok(FindOutcome { end: SearchEnd::Complete, exists: false, mounted_on: Vec::new() });
+            let (end, mounted_on) = (SearchEnd::Complete, Vec::new());
+            return Ok(FindOutcome { end, exists: false, mounted_on, unchecked });
         };
         let from = StartingPoint { path: start.written.clone(), node };
         let end = search(expression, &tree, [from], sink).map_err(|error| error.to_string())?;
-        Ok(FindOutcome { end, exists: true, mounted_on: tree.mounted_on() })
+        Ok(FindOutcome { end, exists: true, mounted_on: tree.mounted_on(), unchecked })
     }
 
     /// Visits a file and everything below it, each directory before its content, in no order otherwise. The visitor
@@ -377,8 +489,7 @@ impl IndexedTree {
     /// # Errors
     /// The reason if the tree is not known, ENOENT in words if the path is not.
     pub fn visit(&self, below: &[u8], mut visit: impl FnMut(&IndexedName<'_>) -> bool) -> Result<(), String> {
-        self.settle();
-        let content = self.shared.content.read();
+        let content = self.settled();
         content.is_known()?;
         let table = &content.table;
         let start = table.walk(below).ok_or("there is no such name in the index")?;

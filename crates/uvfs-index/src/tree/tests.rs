@@ -24,14 +24,19 @@ fn followed() -> Option<(tempfile::TempDir, IndexedTree)> {
 }
 
 fn of_index(tree: &IndexedTree) -> Walk {
-    assert_eq!(tree.wait_scanned(Duration::from_secs(60)), IndexPhase::Following);
-    let mut walk = Walk::new();
-    let visited = tree.visit(b"", |name| {
-        assert!(walk.insert(name.path.to_vec(), name.facts).is_none());
-        true
-    });
-    visited.expect("a tree");
-    walk
+    loop {
+        assert_eq!(tree.wait_scanned(Duration::from_secs(60)), IndexPhase::Following);
+        let (scans, mut walk) = (tree.figures().scans, Walk::new());
+        let visited = tree.visit(b"", |name| {
+            assert!(walk.insert(name.path.to_vec(), FileFacts { birth: 0, ..name.facts }).is_none());
+            true
+        });
+        match visited {
+            Ok(()) => return walk,
+            // The queue has overflowed in between, as on a slow machine: the tree is read once more.
+            Err(why) => assert!(tree.figures().scans > scans, "{why}"),
+        }
+    }
 }
 
 fn of_host(root: &Path) -> Walk {
@@ -51,6 +56,7 @@ fn of_host(root: &Path) -> Walk {
             uid: meta.uid(),
             gid: meta.gid(),
             mode: meta.mode() as u16,
+            birth: 0,
         };
         if meta.is_dir() {
             below.extend(fs::read_dir(&path).expect("quiet").map(|entry| entry.expect("quiet").path()));
@@ -112,11 +118,219 @@ fn a_lost_watch_is_never_silence() {
     of_index(&tree);
     let clock = tree.changed_since(None, b"").clock;
     tree.shared.queue.ended("reading failed");
-    while tree.figures().phase == IndexPhase::Following {
-        std::thread::yield_now();
-    }
     fs::write(dir.path().join("f"), "text").expect("write");
     let answer = tree.changed_since(Some(clock), b"");
     assert_eq!((answer.changes, answer.warning.as_deref()), (None, Some("reading failed")));
     assert!(tree.visit(b"", |_| true).is_err());
+}
+
+/// Users see another file system there. Names below the mount are neither found nor said to be unchanged.
+#[test]
+fn what_a_mount_covers_is_not_shown() {
+    use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+    let Some((dir, tree)) = followed() else { return };
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir_all(at("d/m o/below")).expect("mkdir");
+    fs::create_dir(at("e")).expect("mkdir");
+    of_index(&tree);
+    let find = |words: &[&str], start: &str| -> (String, bool, Vec<Vec<u8>>) {
+        let expression = Expression::parse(words).expect("an expression");
+        let context = crate::find::FindContext::of_this_process();
+        let mut printer = crate::find::FindPrinter::new(Vec::new(), false, &context);
+        let start = FindStart { written: start.into(), below: start.into() };
+        let found = tree.find(&expression, &start, &mut printer).expect("a search");
+        let failed = printer.unreadable_files() > 0;
+        (String::from_utf8(printer.into_inner()).expect("UTF-8"), failed, found.mounted_on)
+    };
+    let clock = tree.changed_since(None, b"").clock;
+    if let Err(errno) = mount("none", at("d/m o"), "tmpfs", MountFlags::empty(), None) {
+        eprintln!("skipped: a mount: {errno}");
+        return;
+    }
+    let seen = (
+        find(&[], "d"),
+        find(&["-xdev"], "d"),
+        find(&[], "d/m o"),
+        find(&[], "d/m o/below"),
+        find(&["-empty"], "d/m o"),
+        tree.changed_since(Some(clock), b"d/m o"),
+        tree.changed_since(Some(clock), b"d/m o/x"),
+        tree.changed_since(Some(clock), b"d/m"),
+    );
+    unmount(at("d/m o"), UnmountFlags::DETACH).expect("unmount");
+    let covered = vec![b"d/m o".to_vec()];
+    assert_eq!(seen.0, ("d\nd/m o\n".into(), false, covered.clone()));
+    assert_eq!(seen.1, ("d\nd/m o\n".into(), false, Vec::new()));
+    assert_eq!(seen.2, ("d/m o\n".into(), false, covered.clone()));
+    assert_eq!(seen.3, (String::new(), false, covered.clone()));
+    assert!(seen.4.1, "nobody knows whether it is empty");
+    for unseen in [seen.5, seen.6] {
+        assert_eq!(unseen.changes, None);
+        assert!(unseen.warning.is_some_and(|warning| warning.starts_with("d/m o: another file system")));
+    }
+    assert_eq!((seen.7.changes, seen.7.warning), (Some(Vec::new()), None));
+    // The mount has gone, and the index is told so.
+    assert_eq!(find(&[], "d").0, "d\nd/m o\nd/m o/below\n");
+}
+
+/// A directory with a snapshot of its tree, and the tree's end.
+struct Kept {
+    dir: tempfile::TempDir,
+    file: Arc<SnapshotFile>,
+}
+
+impl Kept {
+    fn new() -> Option<Self> {
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
+        for name in ["tree", "state"] {
+            fs::create_dir(dir.path().join(name)).expect("mkdir");
+        }
+        let state = crate::SnapshotDir::open(&dir.path().join("state")).expect("a directory");
+        let file = Arc::new(state.of(&dir.path().join("tree")).expect("free"));
+        match IndexedTree::start(&dir.path().join("tree"), TreeLimits::default()) {
+            Ok(_) => Some(Self { dir, file }),
+            Err(why) => {
+                eprintln!("skipped: {why}");
+                None
+            }
+        }
+    }
+
+    fn at(&self, name: &str) -> std::path::PathBuf {
+        self.dir.path().join("tree").join(name)
+    }
+
+    fn start(&self) -> IndexedTree {
+        let file = Some(Arc::clone(&self.file));
+        IndexedTree::start_with(&self.at(""), TreeLimits::default(), file).expect("a tree")
+    }
+
+    fn followed(&self) -> IndexedTree {
+        let tree = self.start();
+        while tree.figures().phase != IndexPhase::Following {
+            std::thread::yield_now();
+        }
+        tree
+    }
+
+    /// Starts with the snapshot, and looks whether the tree is the host's when it is followed.
+    fn restart(&self, when: &str) -> IndexedTree {
+        let tree = self.followed();
+        assert!(tree.figures().snapshot.is_some(), "{when}: {:?}", tree.figures());
+        assert_eq!(of_index(&tree), of_host(&self.at("")), "{when}");
+        let figures = tree.figures();
+        assert!(figures.unread.0 == 0 && (figures.scans == 1 || figures.overflows > 0), "{figures:?}");
+        tree
+    }
+}
+
+#[test]
+fn a_snapshot_is_compared_with_what_changed_without_a_server() {
+    let Some(kept) = Kept::new() else { return };
+    let at = |name: &str| kept.at(name);
+    fs::create_dir_all(at("d/e/f")).expect("mkdir");
+    for nth in 0..10_000 {
+        // More than one part of a listing.
+        fs::write(at(&format!("d/e/n{nth}")), "text").expect("write");
+    }
+    fs::hard_link(at("d/e/n1"), at("link")).expect("link");
+    let changes: [&dyn Fn() -> std::io::Result<()>; 12] = [
+        &|| Ok(()),
+        &|| fs::rename(at("d/e"), at("e")),
+        &|| fs::rename(at("d"), at("e/f/d")),
+        &|| fs::remove_file(at("e/n1")),
+        &|| (0..5000).try_for_each(|nth| fs::remove_file(at(&format!("e/n{}", nth + 2)))),
+        // The new files have inode numbers of the old ones.
+        &|| (0..5000).try_for_each(|nth| fs::write(at(&format!("e/f/d/m{nth}")), "other text")),
+        &|| fs::remove_dir_all(at("e/f/d")).and_then(|()| fs::write(at("e/f/d"), "no directory")),
+        // A directory and the one above it change places.
+        &|| fs::create_dir_all(at("x/y")),
+        &|| {
+            fs::rename(at("x/y"), at("y"))?;
+            fs::rename(at("x"), at("y/x"))
+        },
+        &|| fs::set_permissions(at(""), std::os::unix::fs::PermissionsExt::from_mode(0o711)),
+        &|| fs::remove_dir_all(at("e")),
+        &|| fs::remove_dir_all(at("y")),
+    ];
+    let tree = kept.followed();
+    tree.save(false).expect("written");
+    drop(tree);
+    for (nth, change) in changes.iter().enumerate() {
+        change().expect("a change");
+        let tree = kept.restart(&format!("change {nth}"));
+        // And it is followed, as ever.
+        fs::write(at("later"), format!("{nth}")).expect("write");
+        assert_eq!(of_index(&tree), of_host(&at("")), "after change {nth}");
+        assert_eq!(tree.save(true), Ok(true));
+        assert_eq!(tree.save(true), Ok(false));
+    }
+}
+
+#[test]
+fn names_of_a_snapshot_are_unchecked_and_their_clocks_unknown() {
+    let Some(kept) = Kept::new() else { return };
+    for nth in 0..3000 {
+        fs::create_dir(kept.at(&format!("d{nth}"))).expect("mkdir");
+    }
+    let tree = kept.followed();
+    let clock = tree.changed_since(None, b"").clock;
+    tree.save(true).expect("written");
+    drop(tree);
+    let expression = Expression::parse(&["-maxdepth", "0"]).expect("an expression");
+    let start = FindStart { written: b".".to_vec(), below: Vec::new() };
+    let mut unchecked = 0;
+    for _ in 0..50 {
+        let tree = kept.start();
+        tree.wait_scanned(Duration::from_secs(60));
+        let answer = tree.changed_since(Some(clock), b"");
+        assert!(answer.changes.is_none() && answer.clock.instance != clock.instance);
+        let mut printer =
+            crate::find::FindPrinter::new(Vec::new(), false, &crate::find::FindContext::of_this_process());
+        let found = tree.find(&expression, &start, &mut printer).expect("an answer");
+        let names = tree.figures().names;
+        let following = tree.phase() == IndexPhase::Following;
+        if found.unchecked.is_some() {
+            unchecked += 1;
+            assert_eq!(names, 3001);
+            // The walk may have been faster than the look at a report, so the clock is not valid after it.
+            while tree.phase() == IndexPhase::Checking {
+                std::thread::yield_now();
+            }
+            let later = tree.changed_since(Some(answer.clock), b"");
+            assert_eq!(later.changes, None);
+            assert_eq!(tree.changed_since(Some(later.clock), b"").changes, Some(Vec::new()));
+        } else {
+            assert!(following);
+        }
+    }
+    assert!(unchecked > 0);
+}
+
+#[test]
+fn a_snapshot_that_cannot_be_used_costs_a_scan_only() {
+    let Some(kept) = Kept::new() else { return };
+    fs::write(kept.at("f"), "text").expect("write");
+    let tree = kept.followed();
+    tree.save(true).expect("written");
+    drop(tree);
+    let good = fs::read(kept.file.path()).expect("a snapshot");
+    let starts = |why: &str| {
+        let tree = kept.followed();
+        let figures = tree.figures();
+        assert!(figures.snapshot.is_none(), "{figures:?}");
+        assert!(figures.snapshot_failure.as_ref().is_some_and(|said| said.contains(why)), "{figures:?}");
+        assert_eq!(of_index(&tree), of_host(&kept.at("")));
+    };
+    let mut damaged = good.clone();
+    *damaged.last_mut().expect("a byte") ^= 1;
+    fs::write(kept.file.path(), &damaged).expect("write");
+    starts("a checksum is wrong");
+    fs::write(kept.file.path(), &good[..good.len() / 2]).expect("write");
+    starts("it is cut off");
+    // Another directory has the path.
+    fs::write(kept.file.path(), &good).expect("write");
+    fs::rename(kept.at(""), kept.dir.path().join("old")).expect("rename");
+    fs::create_dir(kept.at("")).expect("mkdir");
+    starts("it is of another directory");
 }

@@ -1,5 +1,6 @@
 //! The worker of a tree: it scans, looks where reports say, and changes the table. See the head of the module above.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,11 +11,25 @@ use super::{Content, IndexPhase, Shared};
 use crate::clock::ChangeClock;
 use crate::host::{FoundName, facts_of};
 use crate::queue::{Report, ToDo};
-use crate::scan::{DirListing, read_below, scan};
+use crate::scan::{DirListing, ListingPart, read_below, scan};
 use crate::table::{HostHandle, Note, PutError, ROOT};
 
 /// Looks at the way up before the tree is read anew, and at a directory before it counts as gone.
 const TRIES: usize = 3;
+
+/// Why the whole tree is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    /// Nothing is known.
+    First,
+    /// A snapshot is known.
+    Compare,
+    /// What is known is not right any more: another instance begins.
+    Anew,
+}
+
+/// Begins of listings whose last part has not come, by their reading.
+type Begun = HashMap<u64, u32>;
 
 /// Why following cannot go on.
 enum Stop {
@@ -30,7 +45,8 @@ type LastDir = Option<(HostHandle, OwnedFd)>;
 impl Shared {
     /// The thread.
     pub(super) fn work(&self) {
-        let mut outcome = self.scan_all(false);
+        let first = if self.load() { Reading::Compare } else { Reading::First };
+        let mut outcome = self.scan_all(first);
         let (mut last, mut reached) = (None, 0);
         loop {
             match std::mem::replace(&mut outcome, Ok(())) {
@@ -38,7 +54,7 @@ impl Shared {
                 Ok(()) if self.owed.load(Ordering::Relaxed) > reached => {}
                 Ok(()) => self.is_done(reached),
                 Err(Stop::Again) => {
-                    outcome = self.scan_all(true);
+                    outcome = self.scan_all(Reading::Anew);
                     continue;
                 }
                 Err(Stop::Lost(why)) => self.lose(why),
@@ -48,7 +64,7 @@ impl Shared {
                 ToDo::Ended(why) => outcome = Err(Stop::Lost(why)),
                 ToDo::Overflow(number) => {
                     reached = number;
-                    outcome = self.scan_all(true);
+                    outcome = self.scan_all(Reading::Anew);
                 }
                 ToDo::Look(reports, number) => {
                     reached = number;
@@ -88,37 +104,42 @@ impl Shared {
         self.moved.notify_all();
     }
 
-    /// Reads the whole tree. `anew`: under another instance than before.
-    fn scan_all(&self, anew: bool) -> Result<(), Stop> {
+    /// Reads the whole tree.
+    fn scan_all(&self, why: Reading) -> Result<(), Stop> {
         let failed = |errno: Errno| Stop::Lost(format!("the directory cannot be read: {errno}"));
         let facts = self.host.root_facts().map_err(failed)?;
         {
             let mut content = self.content.write();
-            if anew {
+            if why == Reading::Anew {
                 content.instance = ChangeClock::new_instance().map_err(Stop::Lost)?;
                 content.table = self.limits.table(&facts, self.host.root_handle());
             }
-            content.phase = IndexPhase::Scanning;
+            let compares = why == Reading::Compare;
+            content.phase = if compares { IndexPhase::Checking } else { IndexPhase::Scanning };
             content.unread = (0, None);
             content.scans += 1;
         }
         drop(self.done.lock());
         self.moved.notify_all();
-        let mut outcome = Ok(());
+        let (mut outcome, mut begun) = (Ok(()), Begun::new());
         scan(&self.host, self.host.root_handle().clone(), self.threads(), |listing| {
             outcome = if self.queue.interrupts() {
                 Err(Stop::Again)
             } else {
-                self.apply(listing, Note::Silent).map(drop)
+                self.apply(listing, Note::Silent, &mut begun).map(drop)
             };
             outcome.is_ok()
         });
-        match outcome {
+        match outcome.and_then(|()| self.read_the_rest()) {
             // The queue says whether to end, or to begin anew.
             Err(Stop::Again) if self.queue.interrupts() => Ok(()),
             Ok(()) => {
-                self.content.write().table.purge();
-                self.content.write().phase = IndexPhase::Following;
+                let instance = ChangeClock::new_instance().map_err(Stop::Lost)?;
+                let mut content = self.content.write();
+                content.table.purge();
+                // Clocks of the scan's time are not valid any more: see the head of the module above.
+                (content.phase, content.instance) = (IndexPhase::Following, instance);
+                drop(content);
                 drop(self.done.lock());
                 self.moved.notify_all();
                 Ok(())
@@ -134,8 +155,33 @@ impl Shared {
         }
     }
 
-    /// Puts a listing into the table. Returns the directories in it that were not known.
-    fn apply(&self, listing: DirListing, note: Note) -> Result<Vec<HostHandle>, Stop> {
+    /// Reads the directories that the scan has missed. What a snapshot had in them is not right if that fails.
+    fn read_the_rest(&self) -> Result<(), Stop> {
+        for tries in (0..TRIES).rev() {
+            let unread: Vec<HostHandle> = {
+                let table = &self.content.read().table;
+                table.unread_dirs().into_iter().filter_map(|dir| table.handle(dir).cloned()).collect()
+            };
+            for handle in unread {
+                let known = |content: &Content| {
+                    let dir = content.table.dir_of(handle.as_bytes());
+                    dir.filter(|dir| content.table.is_unread(*dir))
+                };
+                if known(&self.content.read()).is_none() {
+                    continue;
+                }
+                self.read_new(handle.clone(), Note::Silent)?;
+                let mut content = self.content.write();
+                if let Some(dir) = known(&content).filter(|_| tries == 0) {
+                    content.table.forget_content(dir);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a listing into the table. Returns the directories in it that have not been read.
+    fn apply(&self, listing: DirListing, note: Note, begun: &mut Begun) -> Result<Vec<HostHandle>, Stop> {
         let mut new = Vec::new();
         let mut content = self.content.write();
         if let Some(errno) = listing.failed {
@@ -143,6 +189,17 @@ impl Shared {
         }
         for (name, errno) in listing.unseen {
             content.unseen(&name, errno);
+        }
+        let began = match listing.part {
+            ListingPart::Whole | ListingPart::First(_) => content.table.begin_listing().ok_or(Stop::Again)?,
+            ListingPart::Middle(reading) | ListingPart::Last(reading) => {
+                *begun.get(&reading).ok_or(Stop::Again)?
+            }
+        };
+        match listing.part {
+            ListingPart::First(reading) => drop(begun.insert(reading, began)),
+            ListingPart::Last(reading) => drop(begun.remove(&reading)),
+            ListingPart::Whole | ListingPart::Middle(_) => {}
         }
         // A directory that was dropped since: a report says where it is.
         let Some(mut dir) = content.table.dir_of(listing.dir.as_bytes()) else { return Ok(new) };
@@ -159,6 +216,9 @@ impl Shared {
                 Some(now) => dir = now,
                 None => return Ok(new),
             }
+        }
+        if matches!(listing.part, ListingPart::Whole | ListingPart::Last(_)) {
+            content.table.end_listing(dir, began, note);
         }
         self.within_limit(&content).map(|()| new)
     }
@@ -203,7 +263,7 @@ impl Shared {
             }
             match self.put(handle, name, last)? {
                 PutStep::Done => return Ok(()),
-                PutStep::NewDirectory(new) => return self.read_new(new),
+                PutStep::NewDirectory(new) => return self.read_new(new, Note::Tick),
                 PutStep::Surplus(file) => return self.look_at_links(file),
                 PutStep::Cycle(way) => {
                     for (dir, name) in way {
@@ -297,12 +357,15 @@ impl Shared {
     }
 
     /// Reads a directory that has just come into the tree, and everything below it.
-    fn read_new(&self, handle: HostHandle) -> Result<(), Stop> {
-        let mut outcome = Ok(());
+    fn read_new(&self, handle: HostHandle, note: Note) -> Result<(), Stop> {
+        let (mut outcome, mut begun) = (Ok(()), Begun::new());
         read_below(&self.host, handle, &mut |listing| {
             // A directory that was known is followed already, and what is below it with it.
-            let applied =
-                if self.queue.interrupts() { Err(Stop::Again) } else { self.apply(listing, Note::Tick) };
+            let applied = if self.queue.interrupts() {
+                Err(Stop::Again)
+            } else {
+                self.apply(listing, note, &mut begun)
+            };
             applied.map_err(|stop| outcome = Err(stop)).ok()
         });
         outcome

@@ -167,7 +167,8 @@ impl WatchmanServer {
                 }
             }
             IndexPhase::Scanning => drop(tree.wait_scanned(LOOK)),
-            IndexPhase::Lost(_) => thread::park_timeout(LOOK),
+            // Questions wait for the walk that compares a snapshot with the host.
+            IndexPhase::Checking | IndexPhase::Lost(_) => thread::park_timeout(LOOK),
             IndexPhase::Following => {}
         }
         *last = Some(figures.clock);

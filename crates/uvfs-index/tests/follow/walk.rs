@@ -15,7 +15,10 @@ pub type Walk = BTreeMap<Vec<u8>, FileFacts>;
 pub fn of_index(tree: &IndexedTree) -> Walk {
     let mut walk = Walk::new();
     let visited = tree.visit(b"", |name| {
-        assert!(walk.insert(name.path.to_vec(), name.facts).is_none(), "a name twice");
+        assert!(
+            walk.insert(name.path.to_vec(), FileFacts { birth: 0, ..name.facts }).is_none(),
+            "a name twice"
+        );
         true
     });
     visited.expect("a tree that is followed");
@@ -44,6 +47,7 @@ pub fn of_host(root: &Path) -> Walk {
             uid: meta.uid(),
             gid: meta.gid(),
             mode: meta.mode() as u16,
+            birth: 0,
         };
         let inner = path.strip_prefix(root).expect("a path below").as_os_str().as_bytes().to_vec();
         walk.insert(inner, facts);
@@ -79,7 +83,15 @@ pub fn assert_complete(before: &Walk, now: &Walk, changes: &[ChangedName], when:
         let there = now.contains_key(&change.path);
         assert_eq!(there, change.kind != ChangeKind::Removed, "{when}: {} {change:?}", text(&change.path));
     }
-    let covered = |path: &Vec<u8>| listed.contains(path) || whole.iter().any(|above| path.starts_with(above));
+    // A listed name that is no directory now has nothing below it.
+    let emptied = |path: &[u8]| listed.contains(path) && now.get(path).is_none_or(|facts| !facts.is_dir());
+    let below_one = |path: &[u8]| {
+        let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        slashes.into_iter().any(|(at, _)| emptied(&path[..at]))
+    };
+    let covered = |path: &Vec<u8>| {
+        listed.contains(path) || whole.iter().any(|above| path.starts_with(above)) || below_one(path)
+    };
     let all: BTreeSet<_> = before.keys().chain(now.keys()).collect();
     for path in all {
         let (old, new) = (before.get(path), now.get(path));

@@ -54,7 +54,7 @@ impl Served {
         let root = dir.path().join("tree").canonicalize().unwrap_or_else(|_| dir.path().join("tree"));
         fs::create_dir(&root).expect("a directory");
         let limits = TreeLimits { names_below: true, ..TreeLimits::default() };
-        let index = Arc::new(IndexServer::start(std::slice::from_ref(&root), limits, || {})?);
+        let index = Arc::new(IndexServer::start(std::slice::from_ref(&root), limits, None, || {})?);
         let path = dir.path().join("sock");
         let socket = IndexSocket::bind(&path, 0o600)?;
         let server = Arc::new(WatchmanServer::new(index, &path));
