@@ -40,14 +40,14 @@ type Answer = BufWriter<SpooledTempFile>;
 
 /// Prints what was found.
 enum Printer {
-    Text(FindPrinter<Answer>),
+    Text(Box<FindPrinter<Answer>>),
     Json(JsonPrinter<Answer>),
 }
 
 impl Printer {
     fn sink(&mut self) -> &mut dyn FindSink {
         match self {
-            Self::Text(printer) => printer,
+            Self::Text(printer) => &mut **printer,
             Self::Json(printer) => printer,
         }
     }
@@ -94,7 +94,7 @@ impl IndexServer {
         let mut printer = if request.json {
             Printer::Json(JsonPrinter::new(out, &expression)?)
         } else {
-            Printer::Text(FindPrinter::new(out, request.terminal, &context))
+            Printer::Text(Box::new(FindPrinter::new(out, request.terminal, &context)))
         };
         for (tree, start) in starts {
             while tree.wait_scanned(LOOK) == IndexPhase::Scanning {

@@ -54,6 +54,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
@@ -66,12 +68,14 @@ use crate::protocol::WirePath;
 use crate::table::restore::Restorer;
 use crate::table::{FileFacts, HostHandle, NameTable};
 pub(crate) use format::RootIdentity;
-use format::{BlockWriter, Header};
+use format::{BlockReader, BlockWriter, Header, Part};
 
 /// Bytes of a name of the file that come from the tree's path.
 const READABLE: usize = 80;
 /// A name takes as many bytes of a snapshot at least.
 const LEAST_BYTES: u64 = 8;
+/// Blocks that are read ahead.
+const AHEAD: usize = 8;
 /// Bytes that are written at a time.
 const BUFFER: usize = 1 << 20;
 
@@ -258,28 +262,46 @@ impl SnapshotFile {
     }
 }
 
+/// Sends what the file has, up to its end, an error, or that of the receiver.
+fn send_parts(mut reader: BlockReader<impl io::Read>, send: &SyncSender<Result<Part, String>>) {
+    loop {
+        let part = reader.next();
+        let is_last = !matches!(part, Ok(Part::Block(_)));
+        if send.send(part).is_err() || is_last {
+            return;
+        }
+    }
+}
+
 /// Reads a snapshot from its bytes. `most`: as many names are in it at most.
 fn read_from(
-    file: impl io::Read,
+    file: impl io::Read + Send,
     most: u64,
     root: &RootIdentity,
     facts: &FileFacts,
     mut goes_on: impl FnMut(&Restorer) -> bool,
 ) -> Result<Loaded, String> {
-    let (mut reader, header) = format::BlockReader::begin(io::BufReader::with_capacity(BUFFER, file))?;
+    let (reader, header) = BlockReader::begin(io::BufReader::with_capacity(BUFFER, file))?;
     header.root.is_same(root)?;
     let names = usize::try_from(header.names.min(most)).unwrap_or(0);
     let handle = HostHandle::from_bytes(&root.handle()?);
     let mut table = Restorer::new(facts, handle, names);
-    let dumped = loop {
-        match reader.next()? {
-            format::Part::Block(block) => table.block(block).map_err(|malformed| malformed.0)?,
-            format::Part::End(dumped) => break dumped,
+    // The disk is read, and sums are made, while names are put into the table.
+    let dumped = thread::scope(|scope| {
+        let (send, parts) = sync_channel(AHEAD);
+        let reading = thread::Builder::new().name("uvfs-snapshot".into());
+        reading.spawn_scoped(scope, move || send_parts(reader, &send)).map_err(|error| error.to_string())?;
+        for part in parts {
+            match part? {
+                Part::Block(block) => table.block(&block).map_err(|malformed| malformed.0)?,
+                Part::End(dumped) => return Ok(dumped),
+            }
+            if !goes_on(&table) {
+                return Err("the index began anew, or ended, before all of it was read".to_owned());
+            }
         }
-        if !goes_on(&table) {
-            return Err("the index began anew, or ended, before all of it was read".into());
-        }
-    };
+        Err("a thread ended".to_owned())
+    })?;
     let table = table.finish(dumped).map_err(|malformed| malformed.0)?;
     Ok(Loaded { table, written: UNIX_EPOCH + Duration::from_secs(header.written.min(1 << 40)) })
 }

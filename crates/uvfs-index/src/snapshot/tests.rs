@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
-use super::format::{BlockReader, Part};
 use super::*;
 use crate::table::{Dumped, Note, ROOT};
 
