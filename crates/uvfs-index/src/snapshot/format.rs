@@ -25,7 +25,7 @@ const HEADER_MAX: u32 = 64 << 10;
 /// Bytes of the end behind its sum.
 const END: usize = 16;
 
-/// What the root of a tree is known by.
+/// The identity of a tree's root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RootIdentity {
     /// Type and bytes.
@@ -61,7 +61,7 @@ impl RootIdentity {
     }
 }
 
-/// What stands before the blocks.
+/// The text before the blocks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Header {
     /// Another one for each snapshot.
@@ -123,7 +123,7 @@ impl<W: Write> BlockWriter<W> {
     }
 }
 
-/// What the reader finds behind the header.
+/// A part of the file behind the header.
 pub(super) enum Part {
     Block(Vec<u8>),
     End(Dumped),

@@ -2,7 +2,7 @@
 //!
 //! # Why a snapshot makes no answer wrong
 //!
-//! A snapshot says what the host was. What it says now is found by a walk, and the order is the one of the first
+//! A snapshot shows the host of an earlier time. A walk finds the differences, and the order is the one of the first
 //! scan: **mark, then load, then walk, then reports** (see [`tree`](crate::tree)).
 //!
 //! ```text
@@ -10,7 +10,7 @@
 //! marks the file system                      change C
 //! loads the snapshot    phase: checking
 //! lists each directory, and
-//!   puts what it shows, removes the rest
+//!   puts its names, removes all others
 //! looks where reports say
 //!                       phase: following
 //! ```
@@ -23,14 +23,14 @@
 //! If the walk came first and the mark then, a change between both would be in neither, and for ever.
 //!
 //! Directories are known by handle. One that a snapshot has at another place is moved when its new place is listed.
-//! It still counts as *unread* until its own listing ends, and a report that finds it unread has it read. What is
-//! still unread when the walk has ended is read then, and emptied if that fails. So no name of a snapshot outlives the
+//! It still counts as *unread* until its own listing ends, and a report that finds it unread has it read. Directories
+//! that are still unread when the walk has ended are read then, and emptied if that fails. So no name of a snapshot outlives the
 //! walk without having been seen on the host.
 //!
-//! While the walk goes on, find answers from what is there, with a warning, and everything may have changed for
-//! `changed`. That is also the answer for each clock of an earlier server. The walk could say how the tree differs from
-//! the snapshot, but not what came and went meanwhile: a name that was made and removed while no server ran, and that
-//! the clock's owner saw, would stay with it for ever. So a server that starts is a new instance.
+//! While the walk goes on, find answers from the names that are there, with a warning. `changed` answers "everything",
+//! also later, for each clock of an earlier server. The walk finds how the tree differs from the snapshot, but not which
+//! names came and went meanwhile. The clock's owner may have seen such a name, made and removed while no server ran. It
+//! would keep that name for ever. So a server that starts is a new instance.
 //!
 //! # The file
 //!
@@ -98,7 +98,7 @@ pub struct SnapshotFile {
     _lock: OwnedFd,
 }
 
-/// What a snapshot had.
+/// The names of a snapshot.
 pub(crate) struct Loaded {
     pub(crate) table: NameTable,
     pub(crate) written: SystemTime,
@@ -262,7 +262,7 @@ impl SnapshotFile {
     }
 }
 
-/// Sends what the file has, up to its end, an error, or that of the receiver.
+/// Sends the parts of the file, up to its end, an error, or the end of the receiver.
 fn send_parts(mut reader: BlockReader<impl io::Read>, send: &SyncSender<Result<Part, String>>) {
     loop {
         let part = reader.next();

@@ -120,7 +120,7 @@ impl Restorer {
         self.table.bytes()
     }
 
-    /// What was read.
+    /// The counts of this table so far.
     #[cfg(test)]
     pub(crate) fn names(&self) -> Dumped {
         Dumped { names: self.names, dirs: self.dirs.len() as u64 }

@@ -26,7 +26,7 @@ impl IndexedTree {
     pub fn save(&self, at_end: bool) -> Result<bool, String> {
         let shared = &self.shared;
         let Some(snapshot) = &shared.snapshot else { return Ok(false) };
-        // A look at what is known will do, except for the last one.
+        // Changes that wait to be looked at do not matter, except for the last one.
         if !at_end && !shared.is_due(&shared.content.read(), false) {
             return Ok(false);
         }
