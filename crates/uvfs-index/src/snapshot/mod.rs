@@ -232,7 +232,7 @@ impl SnapshotFile {
         Ok(fsync(file.as_fd())?)
     }
 
-    /// Reads it. Nothing if there is none. `goes_on` is asked now and then.
+    /// Reads it. Nothing if there is none. `goes_on` is asked now and then, and says why not.
     ///
     /// # Errors
     /// A sentence that says why it is not used.
@@ -240,7 +240,7 @@ impl SnapshotFile {
         &self,
         root: &RootIdentity,
         facts: &FileFacts,
-        goes_on: impl FnMut(&Restorer) -> bool,
+        goes_on: impl FnMut(&Restorer) -> Result<(), String>,
     ) -> Result<Option<Loaded>, String> {
         let said = |why: String| format!("the snapshot {} is not used: {why}", self.path.display());
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -279,7 +279,7 @@ fn read_from(
     most: u64,
     root: &RootIdentity,
     facts: &FileFacts,
-    mut goes_on: impl FnMut(&Restorer) -> bool,
+    mut goes_on: impl FnMut(&Restorer) -> Result<(), String>,
 ) -> Result<Loaded, String> {
     let (reader, header) = BlockReader::begin(io::BufReader::with_capacity(BUFFER, file))?;
     header.root.is_same(root)?;
@@ -296,9 +296,7 @@ fn read_from(
                 Part::Block(block) => table.block(&block).map_err(|malformed| malformed.0)?,
                 Part::End(dumped) => return Ok(dumped),
             }
-            if !goes_on(&table) {
-                return Err("the index began anew, or ended, before all of it was read".to_owned());
-            }
+            goes_on(&table)?;
         }
         Err("a thread ended".to_owned())
     })?;

@@ -110,8 +110,8 @@ impl Restorer {
     /// A table with the root alone. `names`: about as many are expected.
     pub(crate) fn new(root: &FileFacts, handle: HostHandle, names: usize) -> Self {
         let mut table = NameTable::new(root, handle);
-        table.names.reserve(names);
-        table.files.reserve(names);
+        // An expectation only: without so much memory, it grows as it is read.
+        let _ = table.names.try_reserve(names).and_then(|()| table.files.try_reserve(names));
         Self { table, dirs: vec![ROOT], linked: Vec::new(), names: 0 }
     }
 
