@@ -235,7 +235,10 @@ fn find_prints_json_that_keeps_every_name() {
     let tree = served.tree();
     let odd = tree.join(std::ffi::OsStr::from_bytes(b"odd\xff\n\"name"));
     fs::write(&odd, "four").expect("write");
-    fs::File::open(&odd).expect("open").set_modified(std::time::UNIX_EPOCH - Duration::from_millis(500)).expect("a time");
+    fs::File::open(&odd)
+        .expect("open")
+        .set_modified(std::time::UNIX_EPOCH - Duration::from_millis(500))
+        .expect("a time");
     symlink("t\u{fc}r", tree.join("link")).expect("symlink");
     let output = served.uvfs(&["find", "--json", ".", "!", "-name", "."]);
     assert!(output.status.success(), "{output:?}");
@@ -270,7 +273,8 @@ fn an_index_starts_with_its_snapshot() {
     let (clock, _) = served.changed(&[]);
     assert!(served.uvfs(&["index", "--stop"]).status.success());
     let snapshots = || {
-        let list = fs::read_dir(served.state()).expect("a directory").map(|name| name.expect("a name").path());
+        let list =
+            fs::read_dir(served.state()).expect("a directory").map(|name| name.expect("a name").path());
         list.filter(|path| path.extension().is_some_and(|is| is == "snapshot")).collect::<Vec<_>>()
     };
     let [snapshot] = &snapshots()[..] else { panic!("one snapshot") };
@@ -293,7 +297,10 @@ fn an_index_starts_with_its_snapshot() {
     let output = served.uvfs(&["index", "-d", "--snapshots", state.to_str().expect("UTF-8"), &path]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && said.lines().count() == 1, "{said}");
-    assert!(said.contains("is not used: it is damaged: a checksum is wrong; the tree is read anew"), "{said}");
+    assert!(
+        said.contains("is not used: it is damaged: a checksum is wrong; the tree is read anew"),
+        "{said}"
+    );
     let [find, ours] = find_both(&served, &["."]);
     assert_eq!(ours, find);
     // It has another one when it ends, whether a client or a signal ends it.
@@ -342,7 +349,8 @@ fn figures_of_an_index_are_to_be_had() {
     served.uvfs(&["find"]);
     assert!(served.uvfs(&["index", "--stop"]).status.success());
     let state = served.state();
-    let (state, path) = (state.to_str().expect("UTF-8").to_owned(), served.tree().to_str().expect("UTF-8").to_owned());
+    let (state, path) =
+        (state.to_str().expect("UTF-8").to_owned(), served.tree().to_str().expect("UTF-8").to_owned());
     let output = served.uvfs(&["index", "-d", "--metrics", "127.0.0.1:0", "--snapshots", &state, &path]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let address = said.trim().split_once("the figures are at http://").expect("where they are").1;
@@ -364,8 +372,13 @@ fn figures_of_an_index_are_to_be_had() {
     ] {
         assert!(answer.lines().any(|shown| shown == line), "{line} in {answer}");
     }
-    for figure in ["bytes", "unread", "snapshot_age_seconds", "events_total", "overflows_total", "scans_total"] {
-        assert!(answer.contains(&format!("\nuvfs_index_{figure}{{tree=\"{path}\"}} ")), "{figure} in {answer}");
+    for figure in
+        ["bytes", "unread", "snapshot_age_seconds", "events_total", "overflows_total", "scans_total"]
+    {
+        assert!(
+            answer.contains(&format!("\nuvfs_index_{figure}{{tree=\"{path}\"}} ")),
+            "{figure} in {answer}"
+        );
     }
     let (status, said) = super::refused(&["index", "--metrics", "0.0.0.0:0", &path]);
     assert!(status == 1 && said.contains("--metrics-for-all"), "{said}");

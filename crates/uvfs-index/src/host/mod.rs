@@ -145,7 +145,7 @@ impl HostTree {
         self.covers.of(self.seen())
     }
 
-    /// What the root is known by, also in another run.
+    /// The identity of the root, the same in another run.
     pub(crate) fn root_identity(&self) -> Result<RootIdentity, Errno> {
         let system = fstatvfs(&self.root)?.f_fsid;
         Ok(RootIdentity::new(self.handle.as_bytes(), self.facts.ino, self.facts.dev, system))

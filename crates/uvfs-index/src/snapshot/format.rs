@@ -25,7 +25,7 @@ const HEADER_MAX: u32 = 64 << 10;
 /// Bytes of the end behind its sum.
 const END: usize = 16;
 
-/// What the root of a tree is known by.
+/// The identity of a tree's root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RootIdentity {
     /// Type and bytes.
@@ -61,7 +61,7 @@ impl RootIdentity {
     }
 }
 
-/// What stands before the blocks.
+/// The text before the blocks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Header {
     /// Another one for each snapshot.
@@ -123,9 +123,9 @@ impl<W: Write> BlockWriter<W> {
     }
 }
 
-/// What the reader finds behind the header.
-pub(super) enum Part<'a> {
-    Block(&'a [u8]),
+/// A part of the file behind the header.
+pub(super) enum Part {
+    Block(Vec<u8>),
     End(Dumped),
 }
 
@@ -134,7 +134,6 @@ pub(super) struct BlockReader<R> {
     file: R,
     id: u64,
     blocks: u64,
-    block: Vec<u8>,
 }
 
 fn read<const N: usize>(file: &mut impl Read) -> Result<[u8; N], String> {
@@ -183,34 +182,34 @@ impl<R: Read> BlockReader<R> {
         }
         let header: Header = serde_json::from_slice(&json)
             .map_err(|error| format!("its header is not understood: {error}"))?;
-        Ok((Self { file, id: header.id, blocks: 0, block: Vec::new() }, header))
+        Ok((Self { file, id: header.id, blocks: 0 }, header))
     }
 
     /// Reads the next block, or the end.
     ///
     /// # Errors
     /// A phrase.
-    pub(super) fn next(&mut self) -> Result<Part<'_>, String> {
+    pub(super) fn next(&mut self) -> Result<Part, String> {
         let length = u32::from_le_bytes(read(&mut self.file)?);
         let sum = u32::from_le_bytes(read(&mut self.file)?);
         let bytes = if length == 0 { END } else { length as usize };
         if bytes > BLOCK_MAX {
             return Err("it is damaged: a block is too long".into());
         }
-        self.block.resize(bytes, 0);
-        self.file.read_exact(&mut self.block).map_err(unread)?;
-        if sum_of(self.id, self.blocks, length, &self.block) != sum {
+        let mut block = vec![0; bytes];
+        self.file.read_exact(&mut block).map_err(unread)?;
+        if sum_of(self.id, self.blocks, length, &block) != sum {
             return Err(DAMAGED.into());
         }
         self.blocks += 1;
         if length != 0 {
-            return Ok(Part::Block(&self.block));
+            return Ok(Part::Block(block));
         }
         if self.file.read(&mut [0]).map_err(unread)? != 0 {
             return Err("it is damaged: something stands behind its end".into());
         }
         let number =
-            |at: usize| self.block[at..at + 8].iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));
+            |at: usize| block[at..at + 8].iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));
         Ok(Part::End(Dumped { names: number(0), dirs: number(8) }))
     }
 }

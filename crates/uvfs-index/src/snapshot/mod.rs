@@ -2,7 +2,7 @@
 //!
 //! # Why a snapshot makes no answer wrong
 //!
-//! A snapshot says what the host was. What it says now is found by a walk, and the order is the one of the first
+//! A snapshot shows the host of an earlier time. A walk finds the differences, and the order is the one of the first
 //! scan: **mark, then load, then walk, then reports** (see [`tree`](crate::tree)).
 //!
 //! ```text
@@ -10,7 +10,7 @@
 //! marks the file system                      change C
 //! loads the snapshot    phase: checking
 //! lists each directory, and
-//!   puts what it shows, removes the rest
+//!   puts its names, removes all others
 //! looks where reports say
 //!                       phase: following
 //! ```
@@ -23,14 +23,14 @@
 //! If the walk came first and the mark then, a change between both would be in neither, and for ever.
 //!
 //! Directories are known by handle. One that a snapshot has at another place is moved when its new place is listed.
-//! It still counts as *unread* until its own listing ends, and a report that finds it unread has it read. What is
-//! still unread when the walk has ended is read then, and emptied if that fails. So no name of a snapshot outlives the
+//! It still counts as *unread* until its own listing ends, and a report that finds it unread has it read. Directories
+//! that are still unread when the walk has ended are read then, and emptied if that fails. So no name of a snapshot outlives the
 //! walk without having been seen on the host.
 //!
-//! While the walk goes on, find answers from what is there, with a warning, and everything may have changed for
-//! `changed`. That is also the answer for each clock of an earlier server. The walk could say how the tree differs from
-//! the snapshot, but not what came and went meanwhile: a name that was made and removed while no server ran, and that
-//! the clock's owner saw, would stay with it for ever. So a server that starts is a new instance.
+//! While the walk goes on, find answers from the names that are there, with a warning. `changed` answers "everything",
+//! also later, for each clock of an earlier server. The walk finds how the tree differs from the snapshot, but not which
+//! names came and went meanwhile. The clock's owner may have seen such a name, made and removed while no server ran. It
+//! would keep that name for ever. So a server that starts is a new instance.
 //!
 //! # The file
 //!
@@ -54,6 +54,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
@@ -66,12 +68,14 @@ use crate::protocol::WirePath;
 use crate::table::restore::Restorer;
 use crate::table::{FileFacts, HostHandle, NameTable};
 pub(crate) use format::RootIdentity;
-use format::{BlockWriter, Header};
+use format::{BlockReader, BlockWriter, Header, Part};
 
 /// Bytes of a name of the file that come from the tree's path.
 const READABLE: usize = 80;
 /// A name takes as many bytes of a snapshot at least.
 const LEAST_BYTES: u64 = 8;
+/// Blocks that are read ahead.
+const AHEAD: usize = 8;
 /// Bytes that are written at a time.
 const BUFFER: usize = 1 << 20;
 
@@ -94,7 +98,7 @@ pub struct SnapshotFile {
     _lock: OwnedFd,
 }
 
-/// What a snapshot had.
+/// The names of a snapshot.
 pub(crate) struct Loaded {
     pub(crate) table: NameTable,
     pub(crate) written: SystemTime,
@@ -228,7 +232,7 @@ impl SnapshotFile {
         Ok(fsync(file.as_fd())?)
     }
 
-    /// Reads it. Nothing if there is none. `goes_on` is asked now and then.
+    /// Reads it. Nothing if there is none. `goes_on` is asked now and then, and says why not.
     ///
     /// # Errors
     /// A sentence that says why it is not used.
@@ -236,7 +240,7 @@ impl SnapshotFile {
         &self,
         root: &RootIdentity,
         facts: &FileFacts,
-        goes_on: impl FnMut(&Restorer) -> bool,
+        goes_on: impl FnMut(&Restorer) -> Result<(), String>,
     ) -> Result<Option<Loaded>, String> {
         let said = |why: String| format!("the snapshot {} is not used: {why}", self.path.display());
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -258,28 +262,44 @@ impl SnapshotFile {
     }
 }
 
+/// Sends the parts of the file, up to its end, an error, or the end of the receiver.
+fn send_parts(mut reader: BlockReader<impl io::Read>, send: &SyncSender<Result<Part, String>>) {
+    loop {
+        let part = reader.next();
+        let is_last = !matches!(part, Ok(Part::Block(_)));
+        if send.send(part).is_err() || is_last {
+            return;
+        }
+    }
+}
+
 /// Reads a snapshot from its bytes. `most`: as many names are in it at most.
 fn read_from(
-    file: impl io::Read,
+    file: impl io::Read + Send,
     most: u64,
     root: &RootIdentity,
     facts: &FileFacts,
-    mut goes_on: impl FnMut(&Restorer) -> bool,
+    mut goes_on: impl FnMut(&Restorer) -> Result<(), String>,
 ) -> Result<Loaded, String> {
-    let (mut reader, header) = format::BlockReader::begin(io::BufReader::with_capacity(BUFFER, file))?;
+    let (reader, header) = BlockReader::begin(io::BufReader::with_capacity(BUFFER, file))?;
     header.root.is_same(root)?;
     let names = usize::try_from(header.names.min(most)).unwrap_or(0);
     let handle = HostHandle::from_bytes(&root.handle()?);
     let mut table = Restorer::new(facts, handle, names);
-    let dumped = loop {
-        match reader.next()? {
-            format::Part::Block(block) => table.block(block).map_err(|malformed| malformed.0)?,
-            format::Part::End(dumped) => break dumped,
+    // The disk is read, and sums are made, while names are put into the table.
+    let dumped = thread::scope(|scope| {
+        let (send, parts) = sync_channel(AHEAD);
+        let reading = thread::Builder::new().name("uvfs-snapshot".into());
+        reading.spawn_scoped(scope, move || send_parts(reader, &send)).map_err(|error| error.to_string())?;
+        for part in parts {
+            match part? {
+                Part::Block(block) => table.block(&block).map_err(|malformed| malformed.0)?,
+                Part::End(dumped) => return Ok(dumped),
+            }
+            goes_on(&table)?;
         }
-        if !goes_on(&table) {
-            return Err("the index began anew, or ended, before all of it was read".into());
-        }
-    };
+        Err("a thread ended".to_owned())
+    })?;
     let table = table.finish(dumped).map_err(|malformed| malformed.0)?;
     Ok(Loaded { table, written: UNIX_EPOCH + Duration::from_secs(header.written.min(1 << 40)) })
 }

@@ -1,6 +1,6 @@
 //! Reading a directory whose names are known already: from a snapshot, or from reports that came first.
 //!
-//! A listing replaces what is known. Each name that it shows is put, and [`NameTable::end_listing`] then removes the
+//! A listing replaces the names that are known. Each name that it shows is put, and [`NameTable::end_listing`] then removes the
 //! names that it did not show. A large directory has several parts, and two listings of one directory may be mixed
 //! if it was renamed meanwhile. So listings are numbered in the order in which they begin, and a name holds the
 //! number of the newest listing at the moment at which it was shown. The end of a listing removes only names that

@@ -1,8 +1,8 @@
 //! A table as bytes, for a snapshot: all names that lead somewhere, with their files. Clocks and changes are left out.
 //!
 //! The bytes are *blocks* of *records*; a block can be read once those before it were. The first byte of a record has
-//! its kind and flags. Numbers are LEB128, and signed ones zigzag. What repeats is left out or is a difference from the
-//! record before in the same block, so a name takes about 35 bytes.
+//! its kind and flags. Numbers are LEB128, and signed ones zigzag. Values that repeat are left out, or are differences from
+//! the record before in the same block, so a name takes about 30 bytes.
 //!
 //! | kind | record |
 //! |---|---|
@@ -77,7 +77,7 @@ fn signed(out: &mut Vec<u8>, value: i64) {
     number(out, (value << 1 ^ value >> 63) as u64);
 }
 
-/// What is being written.
+/// A dump that is being written.
 struct Dump<F> {
     block: Vec<u8>,
     previous: Previous,

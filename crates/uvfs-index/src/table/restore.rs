@@ -24,6 +24,9 @@ use super::{DirRecord, FileFacts, FileRecord, HostHandle, NONE, NameTable, ROOT}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
+/// Parts of a hash table that are filled one after the other.
+const PARTS: usize = 256;
+
 const CUT: Malformed = Malformed("a record is cut off");
 
 /// A table that is being read.
@@ -108,8 +111,8 @@ impl Restorer {
     /// A table with the root alone. `names`: about as many are expected.
     pub(crate) fn new(root: &FileFacts, handle: HostHandle, names: usize) -> Self {
         let mut table = NameTable::new(root, handle);
-        table.names.reserve(names);
-        table.files.reserve(names);
+        // An expectation only: without so much memory, it grows as it is read.
+        let _ = table.names.try_reserve(names).and_then(|()| table.files.try_reserve(names));
         Self { table, dirs: vec![ROOT], linked: Vec::new(), names: 0 }
     }
 
@@ -118,7 +121,7 @@ impl Restorer {
         self.table.bytes()
     }
 
-    /// What was read.
+    /// The counts of this table so far.
     #[cfg(test)]
     pub(crate) fn names(&self) -> Dumped {
         Dumped { names: self.names, dirs: self.dirs.len() as u64 }
@@ -234,8 +237,17 @@ fn hashed(
     same: impl Fn(u32, u32) -> bool,
 ) -> Result<HashTable<u32>, Malformed> {
     let mut table = HashTable::with_capacity(count);
+    // A record's place is in the low bits of its hash. By parts of the table, the places that are written are near each
+    // other; as the records come, each would be a miss of the cache.
+    let places = (count * 8 / 7).max(1).next_power_of_two();
+    let shift = places.trailing_zeros().saturating_sub(PARTS.trailing_zeros());
+    let mut parts: Vec<Vec<(u64, u32)>> = vec![Vec::new(); PARTS];
     for at in records {
-        match table.entry(hash(at), |&other| same(at, other), |&at| hash(at)) {
+        let hash = hash(at);
+        parts[(hash >> shift) as usize % PARTS].push((hash, at));
+    }
+    for (hash_of, at) in parts.into_iter().flatten() {
+        match table.entry(hash_of, |&other| same(at, other), |&at| hash(at)) {
             Entry::Occupied(_) => return Err(twice),
             Entry::Vacant(place) => drop(place.insert(at)),
         }

@@ -29,7 +29,7 @@
 //! file is written for that.
 //!
 //! A scan notes no changes, and it may show the outcome of a change whose report waits. If a reader got a clock before
-//! that change, it would not hear of it: the look finds what is known already. So the end of a scan begins a new
+//! that change, it would not hear of it: the look finds nothing new. So the end of a scan begins a new
 //! instance, and a clock that was given before it gets "everything".
 //!
 //! # Locks
@@ -351,7 +351,7 @@ impl IndexedTree {
         }
     }
 
-    /// What is known after [`IndexedTree::settle`]. If the tree was followed only after that began, its reports may wait
+    /// The names after [`IndexedTree::settle`]. If the tree was followed only after that began, its reports may wait
     /// still, so it is settled again.
     fn settled(&self) -> RwLockReadGuard<'_, Content> {
         let following =

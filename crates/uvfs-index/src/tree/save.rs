@@ -26,7 +26,7 @@ impl IndexedTree {
     pub fn save(&self, at_end: bool) -> Result<bool, String> {
         let shared = &self.shared;
         let Some(snapshot) = &shared.snapshot else { return Ok(false) };
-        // A look at what is known will do, except for the last one.
+        // Changes that wait to be looked at do not matter, except for the last one.
         if !at_end && !shared.is_due(&shared.content.read(), false) {
             return Ok(false);
         }
@@ -85,8 +85,16 @@ impl Shared {
         let known = self.host.root_identity().and_then(|root| Ok((root, self.host.root_facts()?)));
         let loaded = match known {
             Ok((root, facts)) => snapshot.read(&root, &facts, |table| {
-                let fits = self.limits.memory == 0 || table.bytes() <= self.limits.memory;
-                fits && !self.queue.interrupts()
+                if self.limits.memory != 0 && table.bytes() > self.limits.memory {
+                    return Err(format!(
+                        "its names take more than the limit of {} bytes",
+                        self.limits.memory
+                    ));
+                }
+                if self.queue.interrupts() {
+                    return Err("the index ended, or events were lost, before all of it was read".into());
+                }
+                Ok(())
             }),
             Err(errno) => Err(format!("the root cannot be read: {errno}")),
         };

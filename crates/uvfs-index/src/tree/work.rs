@@ -22,9 +22,9 @@ const TRIES: usize = 3;
 enum Reading {
     /// Nothing is known.
     First,
-    /// A snapshot is known.
+    /// The names of a snapshot are known.
     Compare,
-    /// What is known is not right any more: another instance begins.
+    /// The table is not right any more: another instance begins.
     Anew,
 }
 
@@ -155,7 +155,7 @@ impl Shared {
         }
     }
 
-    /// Reads the directories that the scan has missed. What a snapshot had in them is not right if that fails.
+    /// Reads the directories that the scan has missed. If that fails, the names of a snapshot in them go.
     fn read_the_rest(&self) -> Result<(), Stop> {
         for tries in (0..TRIES).rev() {
             let unread: Vec<HostHandle> = {
