@@ -95,12 +95,7 @@ impl Bucket {
     }
 
     /// Give a key its content, if the conditions hold.
-    fn replace(
-        &self,
-        key: &str,
-        (if_match, if_none_match): Conditions,
-        stored: Stored,
-    ) -> S3Result<()> {
+    fn replace(&self, key: &str, (if_match, if_none_match): Conditions, stored: Stored) -> S3Result<()> {
         let mut objects = self.0.objects.lock();
         let now = objects.get(key).map(|stored| &stored.etag);
         let is_met = match (&if_match, now) {
@@ -276,10 +271,7 @@ impl Bucket {
         answer(is_lost, CopyObjectOutput { copy_object_result: Some(result), ..CopyObjectOutput::default() })
     }
 
-    pub(super) async fn delete(
-        &self,
-        input: DeleteObjectInput,
-    ) -> S3Result<S3Response<DeleteObjectOutput>> {
+    pub(super) async fn delete(&self, input: DeleteObjectInput) -> S3Result<S3Response<DeleteObjectOutput>> {
         let is_lost = self.begin(Write::Delete).await?;
         if input.bucket != BUCKET {
             return Err(s3_error!(NoSuchBucket));

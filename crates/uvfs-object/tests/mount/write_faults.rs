@@ -26,7 +26,12 @@ pub fn tried_again() {
     let mount = Fixture::of(|_| {}, &options());
     // Each of them is answered with a fault twice, or done and its answer lost.
     for (n, fault) in [Fault::SlowDown, Fault::Silence, Fault::Lost].into_iter().enumerate() {
-        for (kind, len) in [(Write::Put, 100), (Write::Part, 2 * PART), (Write::Complete, 2 * PART), (Write::Create, 2 * PART)] {
+        for (kind, len) in [
+            (Write::Put, 100),
+            (Write::Part, 2 * PART),
+            (Write::Complete, 2 * PART),
+            (Write::Create, 2 * PART),
+        ] {
             let name = format!("{kind:?}{n}");
             mount.bucket().plan_writes(kind, &[fault, fault]);
             let mut file = create(&mount.path(&name));
@@ -53,7 +58,9 @@ pub fn tried_again() {
 pub fn lost() {
     let mount = Fixture::of(|bucket| bucket.put("old", "old"), &options());
     // Every attempt is done, and no answer comes: a HEAD decides.
-    for (name, kind, len) in [("new", Write::Put, 10), ("large", Write::Complete, 2 * PART), ("old", Write::Put, 20)] {
+    for (name, kind, len) in
+        [("new", Write::Put, 10), ("large", Write::Complete, 2 * PART), ("old", Write::Put, 20)]
+    {
         mount.bucket().plan_writes(kind, &[Fault::Lost; 20]);
         let mut file = File::create(mount.path(name)).expect("made");
         file.write_all(&bytes(len, 5)).expect("written");
@@ -185,7 +192,8 @@ fn storms(rename: bool) -> Fixture {
             scope.spawn(move || {
                 let mut steps = bytes(1 << 16, seed).into_iter().cycle();
                 while !stop.load(Relaxed) {
-                    let (step, name) = (steps.next().unwrap_or(0), usize::from(steps.next().unwrap_or(0)) % NAMES);
+                    let (step, name) =
+                        (steps.next().unwrap_or(0), usize::from(steps.next().unwrap_or(0)) % NAMES);
                     let path = mount.path(&format!("d/f{name}"));
                     match step % 8 {
                         0 => drop(fs::remove_file(&path)),
@@ -234,7 +242,9 @@ fn storms(rename: bool) -> Fixture {
     for mount in [&one, &two] {
         mount.handle().advance_clock(61_000);
         let mut names: Vec<_> = fs::read_dir(mount.path("d"))
-            .map(|dir| dir.map(|entry| entry.expect("an entry").file_name().into_string().expect("text")).collect())
+            .map(|dir| {
+                dir.map(|entry| entry.expect("an entry").file_name().into_string().expect("text")).collect()
+            })
             .unwrap_or_default();
         names.sort();
         let keys: Vec<_> = mount.bucket().keys()[1..].iter().map(|key| key[2..].to_owned()).collect();
