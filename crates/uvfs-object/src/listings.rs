@@ -355,9 +355,8 @@ impl Publishing<'_> {
         let previous = lock.previous();
         let is_written = previous.as_ref().is_some_and(|node| node.data().is_written_since(self.began));
         let state = self.dir.data().dir();
-        let is_removed = || {
-            state.is_some_and(|state| state.changed.is_removed_since(&named.name, self.began))
-        };
+        let is_removed =
+            || state.is_some_and(|state| state.changed.is_removed_since(&named.name, self.began));
         // This mount knows better than a LIST that began before.
         if let Some(node) = previous.as_ref().filter(|_| is_written) {
             self.told(node);

@@ -221,13 +221,7 @@ impl Core {
         self.calls.run((req.unique, req.pid), async move { task.await.unwrap_or(Err(libc::EIO)) }).await
     }
 
-    async fn set_attr(
-        &self,
-        req: Request,
-        inode: Inode,
-        fh: Option<u64>,
-        set: SetAttr,
-    ) -> Result<ReplyAttr> {
+    async fn set_attr(&self, req: Request, inode: Inode, fh: Option<u64>, set: SetAttr) -> Result<ReplyAttr> {
         self.writable()?;
         let writers = self.writers.clone();
         match (set.size, fh.map(|fh| self.upload_of(fh))) {
@@ -459,13 +453,7 @@ impl Filesystem for ObjectFs {
         Ok(())
     }
 
-    async fn setattr(
-        &self,
-        req: Request,
-        inode: Inode,
-        fh: Option<u64>,
-        set: SetAttr,
-    ) -> Result<ReplyAttr> {
+    async fn setattr(&self, req: Request, inode: Inode, fh: Option<u64>, set: SetAttr) -> Result<ReplyAttr> {
         self.0.set_attr(req, inode, fh, set).await
     }
 

@@ -182,7 +182,9 @@ impl Upload {
 
     /// The bytes of the version that is changed, before the first change of a file of one part.
     async fn load(&self, state: &mut State) -> Result<(), Failed> {
-        let (true, true, Some(version)) = (state.unloaded, state.whole, &state.published) else { return Ok(()) };
+        let (true, true, Some(version)) = (state.unloaded, state.whole, &state.published) else {
+            return Ok(());
+        };
         let version = version.clone();
         self.grow(&mut state.buffer, version.size).await?;
         let read = self.store.read(&state.place.key, &version, 0..version.size).await?;

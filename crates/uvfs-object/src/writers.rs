@@ -127,7 +127,8 @@ impl Writers {
             let at = upload.at.lock();
             places.contains(&(at.0, &*at.1))
         };
-        let mut all: Vec<_> = self.uploads.lock().values().filter(|upload| is_there(upload)).cloned().collect();
+        let mut all: Vec<_> =
+            self.uploads.lock().values().filter(|upload| is_there(upload)).cloned().collect();
         all.sort_by_key(|upload| upload.node.id().as_u64());
         all
     }
@@ -249,12 +250,7 @@ impl Writers {
     /// # Errors
     /// ESTALE: the kernel shall look again, and `thread` then gets the node to write. EOPNOTSUPP: as of [`Writers::keeps`].
     /// EBUSY: it is new, and is being written.
-    pub(crate) async fn open(
-        self: Arc<Self>,
-        id: u64,
-        how: Opening,
-        thread: u32,
-    ) -> Result<Opened, Failed> {
+    pub(crate) async fn open(self: Arc<Self>, id: u64, how: Opening, thread: u32) -> Result<Opened, Failed> {
         let node = self.tree.node(id)?;
         if let Some(upload) = self.claim(&node) {
             return Ok(Opened(Some(upload), self));
