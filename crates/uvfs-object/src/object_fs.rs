@@ -639,8 +639,11 @@ impl Filesystem for ObjectFs {
 }
 
 impl Drop for ObjectFs {
-    /// The session has ended: its device is closed, also if a handle is left.
+    /// The session has ended: its device is closed, also if a handle is left. No parts of uploads stay.
     fn drop(&mut self) {
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(self.0.writers.clone().end_all());
+        }
         let keeper = self.0.keeper.lock().take();
         drop(keeper);
     }

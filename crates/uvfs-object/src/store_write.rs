@@ -119,12 +119,14 @@ impl Store {
         self.settle(target, done).await
     }
 
-    /// Begin a multipart upload. Asks nothing yet.
+    /// Begin a multipart upload.
     ///
     /// # Errors
-    /// Those of [`errno`].
+    /// [`Base::conflict`], and those of [`errno`].
     pub(crate) async fn upload(&self, target: &Target<'_>, concurrent: usize) -> Result<Writer, Failed> {
         let options = WriteOptions { concurrent, ..self.write_options(target) };
+        // Now, because a service that writes in place changes the object with the first part.
+        self.compare(target, &options).await?;
         let writer = self.writes.writer_options(target.key, options).await;
         writer.map_err(|error| errno("PUT", target.key, &error))
     }
@@ -180,7 +182,6 @@ impl Store {
     /// # Errors
     /// As [`Store::put`].
     pub(crate) async fn complete(&self, target: &Target<'_>, writer: &mut Writer) -> Result<Version, Failed> {
-        self.compare(target, &self.write_options(target)).await?;
         let done = {
             let _call = self.call().await;
             writer.close().await

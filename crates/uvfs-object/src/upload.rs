@@ -217,12 +217,12 @@ impl Upload {
             return Err(libc::EFBIG);
         }
         self.load(state).await?;
-        let is_at_end = offset == state.size;
+        let is_in_buffer = state.whole && end <= self.part;
         // Elsewhere than at the end: in the buffer only, with zeros for what was passed over.
-        if !is_at_end && !(state.whole && end <= self.part) {
+        if offset != state.size && !is_in_buffer {
             return Err(libc::EOPNOTSUPP);
         }
-        if state.whole && end <= self.part {
+        if is_in_buffer {
             self.grow(&mut state.buffer, end).await?;
             Self::touch(state);
             let bytes = &mut state.buffer.bytes;

@@ -63,6 +63,8 @@ pub enum Fault {
     Held,
     /// The request is not known: 501.
     Unknown,
+    /// A PUT that has no answer, and is done when [`Bucket::land`] says.
+    Late,
     /// The credentials have expired.
     Expired,
     /// The store has no room.
@@ -219,7 +221,7 @@ impl Bucket {
         }
     }
 
-    /// What answers requests.
+    /// The service that answers requests.
     pub fn service(&self) -> SharedS3Service {
         let mut service = S3ServiceBuilder::new(self.clone());
         service.set_auth(SimpleAuth::from_single(KEY, SECRET));

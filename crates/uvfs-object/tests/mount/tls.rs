@@ -21,7 +21,7 @@ use crate::fixture::{Served, bytes, options};
 const CHILD: &str = "UVFS_TEST_OBJECT_CHILD";
 const MOUNTED: &str = "mounted";
 
-/// What a child does: it mounts, says so or why not, and unmounts at the end of standard input. Its log is as talkative
+/// The work of a child: it mounts, says so or why not, and unmounts at the end of standard input. Its log is as talkative
 /// as can be.
 pub fn child() -> bool {
     let Ok(asked) = std::env::var(CHILD) else { return false };

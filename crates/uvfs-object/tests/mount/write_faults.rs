@@ -71,11 +71,26 @@ pub fn lost() {
     // The first attempt becomes visible after the writer has gone on: that is no conflict.
     let mut file = create(&mount.path("late"));
     file.write_all(b"one").expect("written");
-    mount.bucket().plan_writes(Write::Put, &[Fault::Silence; 4]);
+    mount.bucket().plan_writes(Write::Put, &[Fault::Late; 4]);
     assert_eq!(errno(file.sync_all()), libc::EIO);
+    mount.bucket().land();
+    assert_eq!(mount.bucket().content("late").expect("visible"), "one");
     file.write_all(b" two").expect("written");
     file.sync_all().expect("now");
     assert_eq!(mount.bucket().content("late").expect("visible"), "one two");
+    drop(file);
+    // Another gives the old name a new version, between the COPY and the DELETE of a rename: it stays.
+    mount.bucket().take_writes(Write::Delete);
+    mount.bucket().plan_writes(Write::Delete, &[Fault::Silence]);
+    std::thread::scope(|scope| {
+        let rename = scope.spawn(|| fs::rename(mount.path("late"), mount.path("moved")));
+        let is_begun = || mount.bucket().take_writes(Write::Delete) != 0;
+        assert!(within(Duration::from_secs(10), is_begun));
+        mount.bucket().put("late", "newer");
+        rename.join().expect("no panic").expect("renamed");
+    });
+    assert_eq!(mount.bucket().content("moved").expect("there"), "one two");
+    assert_eq!(mount.bucket().content("late").expect("it stays"), "newer");
     assert_eq!(mount.bucket().uploads(), 0);
 }
 

@@ -150,6 +150,18 @@ pub fn changed() {
         assert!(fs::read(mount.path(name)).expect("read") == after, "{name}");
     }
     assert_eq!(mount.bucket().take_writes(Write::PartCopy), 1);
+    // One that the mount does not know of.
+    for written in [" two", ""] {
+        let path = mount.path(&format!("behind{written}"));
+        assert!(!path.exists());
+        mount.bucket().put(&format!("behind{written}"), "one");
+        let mut file = OpenOptions::new().append(true).create(true).open(&path).expect("opened");
+        assert_eq!(file.metadata().expect("open").len(), 3);
+        file.write_all(written.as_bytes()).expect("written");
+        drop(file);
+        let is_there = || fs::read_to_string(&path).is_ok_and(|read| read == format!("one{written}"));
+        assert!(within(Duration::from_secs(5), is_there));
+    }
     // Another version meanwhile.
     let mut file = OpenOptions::new().append(true).open(mount.path("f")).expect("opened");
     mount.bucket().put("f", "other");
