@@ -201,8 +201,11 @@ mod tests {
     fn options_and_urls_are_checked() {
         let with =
             |options: &str| args::Mount { options: vec![options.to_owned()], ..args::Mount::default() };
-        check(&with("ro,unconditional,endpoint=http://x:9000,ttl=0.5,part-size=1m,read-ahead=0,memory=64m"), "s3://b/p")
-            .expect("good");
+        check(
+            &with("ro,unconditional,endpoint=http://x:9000,ttl=0.5,part-size=1m,read-ahead=0,memory=64m"),
+            "s3://b/p",
+        )
+        .expect("good");
         let refused = |options: &str, url: &str| check(&with(options), url).expect_err("refused").to_string();
         assert!(refused("ttl=soon", "s3://b").contains("expected seconds"));
         assert!(refused("part-size=0", "s3://b").contains("at least one byte"));

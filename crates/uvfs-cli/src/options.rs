@@ -153,7 +153,12 @@ const KNOWN: &[Known] = &[
     ),
     value(Of::Object, "region", "NAME", "the region of S3; else the environment's, or us-east-1"),
     value(Of::Object, "ttl", "SECONDS", "how long names are believed after the store told them (default 60)"),
-    value(Of::Object, "part-size", "BYTES", "most bytes of one ranged read, and the bytes of one part of an upload (default 8m)"),
+    value(
+        Of::Object,
+        "part-size",
+        "BYTES",
+        "most bytes of one ranged read, and the bytes of one part of an upload (default 8m)",
+    ),
     flag_of(
         Of::Object,
         "unconditional",

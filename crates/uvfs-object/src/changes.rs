@@ -157,7 +157,7 @@ impl Writers {
             return Err(libc::EXDEV);
         }
         let (from, to) = (self.place(&dir, &name, false)?, self.place(&to_dir, &new_name, false)?);
-        
+
         if from.key == to.key {
             return Ok(());
         }

@@ -133,8 +133,7 @@ impl DirHandle {
         {
             state.read.store(listing.began, Relaxed);
         }
-        let mut entries =
-            Entries { tree, dir: self.node.clone(), ready: VecDeque::new(), taken: None };
+        let mut entries = Entries { tree, dir: self.node.clone(), ready: VecDeque::new(), taken: None };
         entries.fill(index, batch.as_deref());
         if batch.is_none() {
             let mut known = self.unlisted.lock();

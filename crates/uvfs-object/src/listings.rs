@@ -44,7 +44,8 @@ pub(crate) struct Line {
 /// The digest of names, one after the other; 31 bits. FNV-1a.
 fn digest(before: u32, name: &str) -> u32 {
     let bytes = name.bytes().chain([b'/']);
-    let hash = bytes.fold(before ^ 0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    let hash =
+        bytes.fold(before ^ 0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     hash & (u32::MAX >> 1)
 }
 
@@ -243,7 +244,8 @@ impl DirListing {
             return Some(if index == 0 { 0 } else { read.digest });
         }
         let last = index - 1;
-        let batch = read.batches.iter().find(|batch| (batch.first..batch.first + batch.lines.len()).contains(&last));
+        let batch =
+            read.batches.iter().find(|batch| (batch.first..batch.first + batch.lines.len()).contains(&last));
         batch.and_then(|batch| batch.lines.get(last - batch.first)).map(|line| line.digest)
     }
 
@@ -456,9 +458,8 @@ impl Publishing<'_> {
         let previous = lock.previous();
         let is_written = previous.as_ref().is_some_and(|node| node.data().is_written_since(self.began));
         let state = self.dir.data().dir();
-        let is_removed = || {
-            state.is_some_and(|state| state.changed.is_removed_since(&named.name, self.began))
-        };
+        let is_removed =
+            || state.is_some_and(|state| state.changed.is_removed_since(&named.name, self.began));
         // This mount knows better than a LIST that began before.
         if let Some(node) = previous.as_ref().filter(|_| is_written) {
             self.told(node);

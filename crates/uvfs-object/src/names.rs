@@ -165,7 +165,11 @@ mod tests {
         assert!(matches!(place("", &format!("{long}n/")), Place::Bad(_)));
         assert!(is_possible("a/", "b") && is_possible("a/", "ends in space "));
         assert!(is_shown("a/", "b", false) && is_shown("a/", "ends in space ", true));
-        assert!(!is_shown("a/", "ends in space ", false) && !is_shown("", " b", true) && !is_shown("", "..", true));
+        assert!(
+            !is_shown("a/", "ends in space ", false)
+                && !is_shown("", " b", true)
+                && !is_shown("", "..", true)
+        );
         assert!(!is_possible("", " b") && !is_possible("", &format!("{long}n")));
     }
 

@@ -255,13 +255,7 @@ impl Core {
         self.calls.run((req.unique, req.pid), async move { task.await.unwrap_or(Err(libc::EIO)) }).await
     }
 
-    async fn set_attr(
-        &self,
-        req: Request,
-        inode: Inode,
-        fh: Option<u64>,
-        set: SetAttr,
-    ) -> Result<ReplyAttr> {
+    async fn set_attr(&self, req: Request, inode: Inode, fh: Option<u64>, set: SetAttr) -> Result<ReplyAttr> {
         self.writable()?;
         let writers = self.writers.clone();
         match (set.size, fh.map(|fh| self.upload_of(fh))) {
@@ -558,13 +552,7 @@ impl Filesystem for ObjectFs {
         Err(Errno::from(libc::ENOLCK))
     }
 
-    async fn setattr(
-        &self,
-        req: Request,
-        inode: Inode,
-        fh: Option<u64>,
-        set: SetAttr,
-    ) -> Result<ReplyAttr> {
+    async fn setattr(&self, req: Request, inode: Inode, fh: Option<u64>, set: SetAttr) -> Result<ReplyAttr> {
         self.0.set_attr(req, inode, fh, set).await
     }
 
@@ -651,8 +639,11 @@ impl Filesystem for ObjectFs {
 }
 
 impl Drop for ObjectFs {
-    /// The session has ended: its device is closed, also if a handle is left.
+    /// The session has ended: its device is closed, also if a handle is left. No parts of uploads stay.
     fn drop(&mut self) {
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(self.0.writers.clone().end_all());
+        }
         let keeper = self.0.keeper.lock().take();
         drop(keeper);
     }

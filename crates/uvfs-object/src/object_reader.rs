@@ -138,11 +138,7 @@ impl OpenObject {
         if object.size == 0 {
             let Source { key, version } = object.source();
             let now = object.store.head(&key).await?;
-            return if now.is_some_and(|now| version.is(&now)) {
-                Ok(object)
-            } else {
-                Err(libc::ESTALE)
-            };
+            return if now.is_some_and(|now| version.is(&now)) { Ok(object) } else { Err(libc::ESTALE) };
         }
         let first = object.start(&mut object.window.lock(), 0..FIRST.min(object.size), true);
         if let Some(fetch) = first {

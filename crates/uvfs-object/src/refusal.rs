@@ -32,7 +32,9 @@ fn of_code(code: &str, bucket: &str, region: Option<&str>) -> Option<String> {
     let said = match code {
         "NoSuchBucket" => return Some(format!("the store has no bucket {bucket:?}")),
         "InvalidBucketName" => return Some(format!("{bucket:?} cannot be the name of a bucket")),
-        "InvalidAccessKeyId" | "NotSignedUp" => "the store does not know the access key: check AWS_ACCESS_KEY_ID, or the profile",
+        "InvalidAccessKeyId" | "NotSignedUp" => {
+            "the store does not know the access key: check AWS_ACCESS_KEY_ID, or the profile"
+        }
         "SignatureDoesNotMatch" => {
             "the secret does not belong to the access key: check AWS_SECRET_ACCESS_KEY, or the profile"
         }
@@ -163,7 +165,10 @@ mod tests {
 
     #[test]
     fn the_region_that_the_store_expects_is_said_if_it_is_one() {
-        let told = answered("AuthorizationHeaderMalformed", "the region 'us-east-1' is wrong; expecting 'eu-west-1'");
+        let told = answered(
+            "AuthorizationHeaderMalformed",
+            "the region 'us-east-1' is wrong; expecting 'eu-west-1'",
+        );
         let said = reason(&told, "demo").expect("known");
         assert!(said.contains("give region=eu-west-1"), "{said}");
         let odd = answered("AuthorizationHeaderMalformed", "expecting 'a b\\n\\nc'");

@@ -310,7 +310,13 @@ impl Store {
         let options = ListOptions { limit: Some(PAGE), ..ListOptions::default() };
         let lister = self.op.lister_options(prefix, options).await;
         let lister = lister.map_err(|error| errno("LIST", prefix, &error))?;
-        Ok(Listing { store: self.clone(), lister: Some(lister), prefix: prefix.to_owned(), taken: 0, ended: false })
+        Ok(Listing {
+            store: self.clone(),
+            lister: Some(lister),
+            prefix: prefix.to_owned(),
+            taken: 0,
+            ended: false,
+        })
     }
 
     /// A listing of keys that are all told already.
@@ -337,8 +343,13 @@ impl Store {
         };
         let lister = self.op.lister_options(prefix, options).await;
         let lister = lister.map_err(|error| errno("LIST", prefix, &error))?;
-        let mut listing =
-            Listing { store: self.clone(), lister: Some(lister), prefix: prefix.to_owned(), taken: 0, ended: false };
+        let mut listing = Listing {
+            store: self.clone(),
+            lister: Some(lister),
+            prefix: prefix.to_owned(),
+            taken: 0,
+            ended: false,
+        };
         let mut page = Vec::new();
         listing.more(PAGE, &mut page).await?;
         Ok((page, listing.ended))

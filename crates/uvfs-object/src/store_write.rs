@@ -119,12 +119,14 @@ impl Store {
         self.settle(target, done).await
     }
 
-    /// Begin a multipart upload. Asks nothing yet.
+    /// Begin a multipart upload.
     ///
     /// # Errors
-    /// Those of [`errno`].
+    /// [`Base::conflict`], and those of [`errno`].
     pub(crate) async fn upload(&self, target: &Target<'_>, concurrent: usize) -> Result<Writer, Failed> {
         let options = WriteOptions { concurrent, ..self.write_options(target) };
+        // Now, because a service that writes in place changes the object with the first part.
+        self.compare(target, &options).await?;
         let writer = self.writes.writer_options(target.key, options).await;
         writer.map_err(|error| errno("PUT", target.key, &error))
     }
@@ -179,12 +181,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::put`].
-    pub(crate) async fn complete(
-        &self,
-        target: &Target<'_>,
-        writer: &mut Writer,
-    ) -> Result<Version, Failed> {
-        self.compare(target, &self.write_options(target)).await?;
+    pub(crate) async fn complete(&self, target: &Target<'_>, writer: &mut Writer) -> Result<Version, Failed> {
         let done = {
             let _call = self.call().await;
             writer.close().await
@@ -208,11 +205,7 @@ impl Store {
     }
 
     /// The outcome of a write, after a HEAD if the answer leaves it open.
-    async fn settle(
-        &self,
-        target: &Target<'_>,
-        done: opendal::Result<Metadata>,
-    ) -> Result<Version, Failed> {
+    async fn settle(&self, target: &Target<'_>, done: opendal::Result<Metadata>) -> Result<Version, Failed> {
         let error = match done {
             Ok(meta) => return self.written(target, &meta).await,
             Err(error) => error,
@@ -222,7 +215,10 @@ impl Store {
             && seen.mark.as_deref() == Some(target.mark)
             && seen.version.size == target.size
         {
-            tracing::info!("the answer to a write of {:?} was lost; a HEAD shows that it was done", target.key);
+            tracing::info!(
+                "the answer to a write of {:?} was lost; a HEAD shows that it was done",
+                target.key
+            );
             return Ok(seen.version);
         }
         Err(match error.kind() {
@@ -243,7 +239,9 @@ impl Store {
         }
         // The write is done whatever this HEAD says. If it cannot tell the version, the name is asked about again.
         let now = self.head(target.key).await.ok().flatten();
-        Ok(now.filter(|now| now.size == target.size).unwrap_or(Version { size: target.size, ..Version::default() }))
+        Ok(now
+            .filter(|now| now.size == target.size)
+            .unwrap_or(Version { size: target.size, ..Version::default() }))
     }
 
     /// HEAD, with the mark. `None`: there is no such object.

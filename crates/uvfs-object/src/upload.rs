@@ -182,7 +182,9 @@ impl Upload {
 
     /// The bytes of the version that is changed, before the first change of a file of one part.
     async fn load(&self, state: &mut State) -> Result<(), Failed> {
-        let (true, true, Some(version)) = (state.unloaded, state.whole, &state.published) else { return Ok(()) };
+        let (true, true, Some(version)) = (state.unloaded, state.whole, &state.published) else {
+            return Ok(());
+        };
         let version = version.clone();
         self.grow(&mut state.buffer, version.size).await?;
         let read = self.store.read(&state.place.key, &version, 0..version.size).await?;
@@ -215,12 +217,12 @@ impl Upload {
             return Err(libc::EFBIG);
         }
         self.load(state).await?;
-        let is_at_end = offset == state.size;
+        let is_in_buffer = state.whole && end <= self.part;
         // Elsewhere than at the end: in the buffer only, with zeros for what was passed over.
-        if !is_at_end && !(state.whole && end <= self.part) {
+        if offset != state.size && !is_in_buffer {
             return Err(libc::EOPNOTSUPP);
         }
-        if state.whole && end <= self.part {
+        if is_in_buffer {
             self.grow(&mut state.buffer, end).await?;
             Self::touch(state);
             let bytes = &mut state.buffer.bytes;

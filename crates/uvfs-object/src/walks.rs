@@ -195,15 +195,20 @@ mod tests {
     use super::*;
 
     fn page(keys: &[&str]) -> Vec<Listed> {
-        keys.iter().map(|key| Listed { key: (*key).to_owned(), version: None, is_dir: key.ends_with('/') }).collect()
+        keys.iter()
+            .map(|key| Listed { key: (*key).to_owned(), version: None, is_dir: key.ends_with('/') })
+            .collect()
     }
 
     #[test]
     fn a_page_is_split_into_directories_at_any_depth() {
-        let dirs = by_dir("t/", page(&["t/a/", "t/a/f", "t/a/x/g", "t/a/x/h", "t/b/y/z/k", "t/top"])).expect("sorted");
+        let dirs = by_dir("t/", page(&["t/a/", "t/a/f", "t/a/x/g", "t/a/x/h", "t/b/y/z/k", "t/top"]))
+            .expect("sorted");
         let shown: Vec<_> = dirs
             .iter()
-            .map(|(dir, keys)| (dir.as_str(), keys.iter().map(|listed| listed.key.as_str()).collect::<Vec<_>>()))
+            .map(|(dir, keys)| {
+                (dir.as_str(), keys.iter().map(|listed| listed.key.as_str()).collect::<Vec<_>>())
+            })
             .collect();
         assert_eq!(
             shown,

@@ -80,8 +80,8 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        if let Some(upload) = self.0.take() {
-            tokio::spawn(self.1.clone().release(upload));
+        if let (Some(upload), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current()) {
+            runtime.spawn(self.1.clone().release(upload));
         }
     }
 }
@@ -127,7 +127,8 @@ impl Writers {
             let at = upload.at.lock();
             places.contains(&(at.0, &*at.1))
         };
-        let mut all: Vec<_> = self.uploads.lock().values().filter(|upload| is_there(upload)).cloned().collect();
+        let mut all: Vec<_> =
+            self.uploads.lock().values().filter(|upload| is_there(upload)).cloned().collect();
         all.sort_by_key(|upload| upload.node.id().as_u64());
         all
     }
@@ -164,6 +165,9 @@ impl Writers {
     }
 
     fn start(&self, node: &Node, at: (Place, Base, bool), over: Option<Node>) -> Arc<Upload> {
+        if let (Base::Version(version), true) = (&at.1, at.2) {
+            self.tree.resized(node, version.size);
+        }
         let upload = Upload::new(node.clone(), self.store.clone(), &self.budget, self.part, at, over);
         self.uploads.lock().insert(node.id(), upload.clone());
         upload
@@ -249,12 +253,7 @@ impl Writers {
     /// # Errors
     /// ESTALE: the kernel shall look again, and `thread` then gets the node to write. EOPNOTSUPP: as of [`Writers::keeps`].
     /// EBUSY: it is new, and is being written.
-    pub(crate) async fn open(
-        self: Arc<Self>,
-        id: u64,
-        how: Opening,
-        thread: u32,
-    ) -> Result<Opened, Failed> {
+    pub(crate) async fn open(self: Arc<Self>, id: u64, how: Opening, thread: u32) -> Result<Opened, Failed> {
         let node = self.tree.node(id)?;
         if let Some(upload) = self.claim(&node) {
             return Ok(Opened(Some(upload), self));
@@ -431,27 +430,28 @@ impl Writers {
             over.data().end_overwrite();
         }
         let node = &upload.node;
-        match &state.published {
-            Some(version) if state.dirty => self.tree.resized(node, version.size),
-            Some(_) => {}
-            None => {
-                node.data().set_state(FileState::Gone);
-                let mut lock = state.place.dir.lock_name(state.place.name.as_bytes()).await;
-                if !matches!(lock.known(), uvfs_cache::NodeKnown::Hit(known) if known == *node) {
-                    return;
-                }
-                if state.attempted {
-                    // It may have become visible all the same, if the answer was lost.
-                    drop(lock);
-                    return self.distrust(&state.place);
-                }
-                if let Some(dir) = state.place.dir.data().dir() {
-                    dir.changed.note_change(self.tree.now());
-                }
-                lock.remove();
-                self.listings.changed(&state.place.dir);
+        if !node.data().is_writing() {
+            if let (true, Some(version)) = (state.dirty, &state.published) {
+                self.tree.resized(node, version.size);
             }
+            return;
         }
+        node.data().set_state(FileState::Gone);
+        let place = &state.place;
+        let mut lock = place.dir.lock_name(place.name.as_bytes()).await;
+        if !matches!(lock.known(), uvfs_cache::NodeKnown::Hit(known) if known == *node) {
+            return;
+        }
+        if state.attempted || !upload.is_new {
+            // It may have become visible all the same, if the answer was lost; or there was one before it.
+            drop(lock);
+            return self.distrust(place);
+        }
+        if let Some(dir) = place.dir.data().dir() {
+            dir.changed.note_change(self.tree.now());
+        }
+        lock.remove();
+        self.listings.changed(&place.dir);
     }
 
     /// Give up all that is not published: the mount ends.

@@ -63,6 +63,8 @@ pub enum Fault {
     Held,
     /// The request is not known: 501.
     Unknown,
+    /// A PUT that has no answer, and is done when [`Bucket::land`] says.
+    Late,
     /// The credentials have expired.
     Expired,
     /// The store has no room.
@@ -219,7 +221,7 @@ impl Bucket {
         }
     }
 
-    /// What answers requests.
+    /// The service that answers requests.
     pub fn service(&self) -> SharedS3Service {
         let mut service = S3ServiceBuilder::new(self.clone());
         service.set_auth(SimpleAuth::from_single(KEY, SECRET));
@@ -413,7 +415,10 @@ impl S3 for Bucket {
         self.put_content(req.input).await
     }
 
-    async fn create_multipart_upload(&self, req: S3Request<CreateMultipartUploadInput>) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
+    async fn create_multipart_upload(
+        &self,
+        req: S3Request<CreateMultipartUploadInput>,
+    ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
         self.create(req.input).await
     }
 
@@ -421,15 +426,24 @@ impl S3 for Bucket {
         self.part(req.input).await
     }
 
-    async fn upload_part_copy(&self, req: S3Request<UploadPartCopyInput>) -> S3Result<S3Response<UploadPartCopyOutput>> {
+    async fn upload_part_copy(
+        &self,
+        req: S3Request<UploadPartCopyInput>,
+    ) -> S3Result<S3Response<UploadPartCopyOutput>> {
         self.part_copy(req.input).await
     }
 
-    async fn complete_multipart_upload(&self, req: S3Request<CompleteMultipartUploadInput>) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
+    async fn complete_multipart_upload(
+        &self,
+        req: S3Request<CompleteMultipartUploadInput>,
+    ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
         self.complete(req.input).await
     }
 
-    async fn abort_multipart_upload(&self, req: S3Request<AbortMultipartUploadInput>) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
+    async fn abort_multipart_upload(
+        &self,
+        req: S3Request<AbortMultipartUploadInput>,
+    ) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
         self.abort(req.input).await
     }
 
@@ -438,7 +452,10 @@ impl S3 for Bucket {
         self.copy(req.input, none_match.map(str::to_owned)).await
     }
 
-    async fn delete_object(&self, req: S3Request<DeleteObjectInput>) -> S3Result<S3Response<DeleteObjectOutput>> {
+    async fn delete_object(
+        &self,
+        req: S3Request<DeleteObjectInput>,
+    ) -> S3Result<S3Response<DeleteObjectOutput>> {
         self.delete(req.input).await
     }
 }

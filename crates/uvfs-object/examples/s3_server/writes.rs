@@ -38,6 +38,7 @@ pub struct Writes {
     counts: Mutex<HashMap<Write, u64>>,
     uploads: Mutex<BTreeMap<String, Multipart>>,
     blind: AtomicU64,
+    late: Mutex<VecDeque<(String, Conditions, Stored)>>,
 }
 
 type Conditions = (Option<String>, Option<String>);
@@ -64,6 +65,13 @@ impl Bucket {
         self.0.writes.blind.load(Relaxed)
     }
 
+    /// Do the first PUT that was late.
+    pub fn land(&self) {
+        if let Some((key, conditions, stored)) = self.0.writes.late.lock().pop_front() {
+            let _ = self.replace(&key, conditions, stored);
+        }
+    }
+
     /// Keys, in order.
     pub fn keys(&self) -> Vec<String> {
         self.0.objects.lock().keys().cloned().collect()
@@ -76,6 +84,10 @@ impl Bucket {
 
     /// The fault of a request, and whether its answer is lost once it was done.
     async fn begin(&self, kind: Write) -> S3Result<bool> {
+        self.arrived(kind).await.map(|fault| fault == Fault::Lost)
+    }
+
+    async fn arrived(&self, kind: Write) -> S3Result<Fault> {
         *self.0.writes.counts.lock().entry(kind).or_default() += 1;
         let latency = *self.0.latency.lock();
         if !latency.is_zero() {
@@ -89,18 +101,12 @@ impl Bucket {
             Fault::Unknown => Err(s3_error!(NotImplemented)),
             Fault::Full => Err(S3Error::new(S3ErrorCode::Custom("XStorageFull".into()))),
             Fault::Silence => std::future::pending().await,
-            Fault::Lost => Ok(true),
-            _ => Ok(false),
+            fault => Ok(fault),
         }
     }
 
     /// Give a key its content, if the conditions hold.
-    fn replace(
-        &self,
-        key: &str,
-        (if_match, if_none_match): Conditions,
-        stored: Stored,
-    ) -> S3Result<()> {
+    fn replace(&self, key: &str, (if_match, if_none_match): Conditions, stored: Stored) -> S3Result<()> {
         let mut objects = self.0.objects.lock();
         let now = objects.get(key).map(|stored| &stored.etag);
         let is_met = match (&if_match, now) {
@@ -130,14 +136,23 @@ impl Bucket {
 
     pub(super) async fn put_content(&self, input: PutObjectInput) -> S3Result<S3Response<PutObjectOutput>> {
         let mut under_way = UnderWay::new(&self.0.counted);
-        let begun = self.begin(Write::Put).await;
+        let begun = self.arrived(Write::Put).await;
         under_way.1 = false;
-        let is_lost = begun?;
+        let fault = begun?;
         let data = body(input.body).await?;
         let (etag, modified) = (self.new_etag(0), SystemTime::now());
         let stored = Stored { data, etag: etag.clone(), modified, metadata: input.metadata };
-        self.replace(&input.key, (input.if_match, input.if_none_match), stored)?;
-        answer(is_lost, PutObjectOutput { e_tag: Some(quoted(&etag)), ..PutObjectOutput::default() })
+        let conditions = (input.if_match, input.if_none_match);
+        if fault == Fault::Late {
+            self.0.writes.late.lock().push_back((input.key, conditions, stored));
+            std::future::pending::<()>().await;
+            return Err(s3_error!(InternalError));
+        }
+        self.replace(&input.key, conditions, stored)?;
+        answer(
+            fault == Fault::Lost,
+            PutObjectOutput { e_tag: Some(quoted(&etag)), ..PutObjectOutput::default() },
+        )
     }
 
     pub(super) async fn create(
@@ -276,10 +291,7 @@ impl Bucket {
         answer(is_lost, CopyObjectOutput { copy_object_result: Some(result), ..CopyObjectOutput::default() })
     }
 
-    pub(super) async fn delete(
-        &self,
-        input: DeleteObjectInput,
-    ) -> S3Result<S3Response<DeleteObjectOutput>> {
+    pub(super) async fn delete(&self, input: DeleteObjectInput) -> S3Result<S3Response<DeleteObjectOutput>> {
         let is_lost = self.begin(Write::Delete).await?;
         if input.bucket != BUCKET {
             return Err(s3_error!(NoSuchBucket));

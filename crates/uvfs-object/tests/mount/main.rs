@@ -27,6 +27,7 @@ const TESTS: &[(&str, fn())] = &[
     ("a_thousand_slow_lookups_wait_on_few_threads", names::slow),
     ("a_walk_lists_many_directories_at_once", names::walks),
     ("a_walk_of_large_directories_lists_each", names::large_walk),
+    ("a_reader_goes_on_in_a_later_listing_if_the_names_are_the_same", names::resumed),
     ("figures_are_in_a_hidden_directory", names::control),
     ("files_of_all_sizes_are_read_whole", data::sizes),
     ("a_small_file_costs_one_get", data::one_get),

@@ -283,6 +283,52 @@ pub fn control() {
     assert_eq!(mount.bucket().take_requests().lists, 0);
 }
 
+/// The kernel may have the beginning of a directory in pages of its own, and asks another handle for the rest.
+pub fn resumed() {
+    use fuse3::raw::{Filesystem, Request};
+    use futures_util::StreamExt;
+    const NAMES: usize = 9000;
+    let served = Served::new();
+    (0..NAMES).for_each(|n| served.bucket.put(&format!("d/f{n:05}"), "x"));
+    let fs = ObjectFs::new(served.operator(), "", &options()).expect("tables");
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    let request = Request { unique: 1, uid: 0, gid: 0, pid: 0 };
+    runtime.block_on(async {
+        let d = fs.lookup(request, 1, "d".as_ref()).await.expect("a directory").attr.ino;
+        // Reads from a place on; returns the names, and the place after each.
+        let read = async |from: i64| {
+            let fh = fs.opendir(request, d, 0).await?.fh;
+            let (mut names, mut at) = (Vec::new(), from);
+            loop {
+                let mut entries = fs.readdir(request, d, fh, at).await?.entries;
+                let before = names.len();
+                while let Some(entry) = entries.next().await {
+                    let entry = entry?;
+                    at = entry.offset;
+                    names.push((entry.name.into_string().expect("UTF-8"), at));
+                }
+                if names.len() == before {
+                    break;
+                }
+            }
+            fs.releasedir(request, d, fh, 0).await?;
+            fuse3::Result::Ok(names)
+        };
+        let all = read(0).await.expect("read");
+        assert_eq!(all.len(), NAMES + 2);
+        for after in [0, 1, 2, 3999, 4000, 4001, 4002, 8500, NAMES + 1] {
+            assert!(read(all[after].1).await.expect("the same names before") == all[after + 1..], "{after}");
+        }
+        fs.handle().advance_clock(61_000);
+        served.bucket.put("d/f99999", "x");
+        assert_eq!(read(all[5000].1).await.expect("a name behind").len(), NAMES + 2 - 5001 + 1);
+        fs.handle().advance_clock(61_000);
+        served.bucket.remove("d/f00100");
+        let refused = read(all[5000].1).await.expect_err("others before");
+        assert_eq!(refused, fuse3::Errno::from(libc::ESTALE));
+    });
+}
+
 pub fn slow() {
     use fuse3::raw::{Filesystem, Request};
     let served = Served::new();

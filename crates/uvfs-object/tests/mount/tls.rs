@@ -21,7 +21,7 @@ use crate::fixture::{Served, bytes, options};
 const CHILD: &str = "UVFS_TEST_OBJECT_CHILD";
 const MOUNTED: &str = "mounted";
 
-/// What a child does: it mounts, says so or why not, and unmounts at the end of standard input. Its log is as talkative
+/// The work of a child: it mounts, says so or why not, and unmounts at the end of standard input. Its log is as talkative
 /// as can be.
 pub fn child() -> bool {
     let Ok(asked) = std::env::var(CHILD) else { return false };
@@ -51,7 +51,9 @@ impl Mounting {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let log = NamedTempFile::new().expect("a file");
         let mut command = Command::new(std::env::current_exe().expect("this program"));
-        for name in ["AWS_SESSION_TOKEN", "AWS_PROFILE", "SSL_CERT_DIR", "SSL_CERT_FILE", "http_proxy", "https_proxy"] {
+        for name in
+            ["AWS_SESSION_TOKEN", "AWS_PROFILE", "SSL_CERT_DIR", "SSL_CERT_FILE", "http_proxy", "https_proxy"]
+        {
             command.env_remove(name);
         }
         command
@@ -67,7 +69,11 @@ impl Mounting {
         let mut said = String::new();
         BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut said).expect("a line");
         let log_so_far = std::fs::read_to_string(log.path()).unwrap_or_default();
-        assert!(!said.is_empty(), "the child said nothing: {}", log_so_far.lines().last().unwrap_or_default());
+        assert!(
+            !said.is_empty(),
+            "the child said nothing: {}",
+            log_so_far.lines().last().unwrap_or_default()
+        );
         Self { child, said: said.trim_end().to_owned(), log, dir }
     }
 
@@ -101,19 +107,21 @@ impl Encrypted {
     fn new(bucket: &Bucket, name: &str) -> Self {
         let mut params = CertificateParams::new([]).expect("parameters");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("an authority");
+        let issuer =
+            CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("an authority");
         let key = KeyPair::generate().expect("a key");
         let params = CertificateParams::new([name.to_owned()]).expect("parameters");
         let certificate = params.signed_by(&key, &issuer).expect("a certificate");
         let mut authority = NamedTempFile::new().expect("a file");
         authority.write_all(issuer.pem().as_bytes()).expect("written");
         let private = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
-        let config = rustls::ServerConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
-            .with_safe_default_protocol_versions()
-            .expect("versions")
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate.der().clone()], private)
-            .expect("a certificate of the key");
+        let config =
+            rustls::ServerConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
+                .with_safe_default_protocol_versions()
+                .expect("versions")
+                .with_no_client_auth()
+                .with_single_cert(vec![certificate.der().clone()], private)
+                .expect("a certificate of the key");
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).expect("a port");
@@ -125,7 +133,9 @@ impl Encrypted {
                 tokio::spawn(async move {
                     // A client that does not trust the certificate goes away.
                     let Ok(socket) = acceptor.accept(socket).await else { return };
-                    let _ = Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(socket), service).await;
+                    let _ = Builder::new(TokioExecutor::new())
+                        .serve_connection(TokioIo::new(socket), service)
+                        .await;
                 });
             }
         });
@@ -149,7 +159,10 @@ pub fn encrypted() {
     // Neither the roots of the system nor another authority's will do.
     for environment in [&[][..], &Encrypted::new(&bucket, "localhost").trusted()] {
         let said = said(&endpoint, environment);
-        assert!(said.starts_with("cannot list s3://demo/: the server's certificate is not trusted"), "{said}");
+        assert!(
+            said.starts_with("cannot list s3://demo/: the server's certificate is not trusted"),
+            "{said}"
+        );
         assert!(said.contains("SSL_CERT_FILE"), "{said}");
     }
     let named = Encrypted::new(&bucket, "store.example");
@@ -204,8 +217,14 @@ pub fn sentences() {
         assert!(said.starts_with(&format!("cannot list s3://demo/: {expected}")), "{said}");
     };
     begins(&said(&endpoint, &[("AWS_ACCESS_KEY_ID", "wrong")]), "the store does not know the access key");
-    begins(&said(&endpoint, &[("AWS_SECRET_ACCESS_KEY", "wrong")]), "the secret does not belong to the access key");
-    begins(&said(&endpoint, &[("AWS_ACCESS_KEY_ID", ""), ("AWS_SECRET_ACCESS_KEY", "")]), "no credentials were found");
+    begins(
+        &said(&endpoint, &[("AWS_SECRET_ACCESS_KEY", "wrong")]),
+        "the secret does not belong to the access key",
+    );
+    begins(
+        &said(&endpoint, &[("AWS_ACCESS_KEY_ID", ""), ("AWS_SECRET_ACCESS_KEY", "")]),
+        "no credentials were found",
+    );
     let refused = |code| {
         served.bucket.plan_lists(&[Fault::Refused(code); 4]);
         let said = said(&endpoint, &[]);
@@ -215,7 +234,10 @@ pub fn sentences() {
     };
     begins(&refused("NoSuchBucket"), "the store has no bucket \"demo\"");
     begins(&refused("ExpiredToken"), "the credentials have expired");
-    begins(&refused("AuthorizationHeaderMalformed"), "the bucket is in another region: give region=eu-west-1");
+    begins(
+        &refused("AuthorizationHeaderMalformed"),
+        "the bucket is in another region: give region=eu-west-1",
+    );
     begins(&refused("PermanentRedirect"), "the bucket is in another region");
     begins(&refused("RequestTimeTooSkewed"), "the clocks of this machine and of the store differ");
     begins(&refused("AccessDenied"), "access is denied");

@@ -26,7 +26,12 @@ pub fn tried_again() {
     let mount = Fixture::of(|_| {}, &options());
     // Each of them is answered with a fault twice, or done and its answer lost.
     for (n, fault) in [Fault::SlowDown, Fault::Silence, Fault::Lost].into_iter().enumerate() {
-        for (kind, len) in [(Write::Put, 100), (Write::Part, 2 * PART), (Write::Complete, 2 * PART), (Write::Create, 2 * PART)] {
+        for (kind, len) in [
+            (Write::Put, 100),
+            (Write::Part, 2 * PART),
+            (Write::Complete, 2 * PART),
+            (Write::Create, 2 * PART),
+        ] {
             let name = format!("{kind:?}{n}");
             mount.bucket().plan_writes(kind, &[fault, fault]);
             let mut file = create(&mount.path(&name));
@@ -53,7 +58,9 @@ pub fn tried_again() {
 pub fn lost() {
     let mount = Fixture::of(|bucket| bucket.put("old", "old"), &options());
     // Every attempt is done, and no answer comes: a HEAD decides.
-    for (name, kind, len) in [("new", Write::Put, 10), ("large", Write::Complete, 2 * PART), ("old", Write::Put, 20)] {
+    for (name, kind, len) in
+        [("new", Write::Put, 10), ("large", Write::Complete, 2 * PART), ("old", Write::Put, 20)]
+    {
         mount.bucket().plan_writes(kind, &[Fault::Lost; 20]);
         let mut file = File::create(mount.path(name)).expect("made");
         file.write_all(&bytes(len, 5)).expect("written");
@@ -64,11 +71,26 @@ pub fn lost() {
     // The first attempt becomes visible after the writer has gone on: that is no conflict.
     let mut file = create(&mount.path("late"));
     file.write_all(b"one").expect("written");
-    mount.bucket().plan_writes(Write::Put, &[Fault::Silence; 4]);
+    mount.bucket().plan_writes(Write::Put, &[Fault::Late; 4]);
     assert_eq!(errno(file.sync_all()), libc::EIO);
+    mount.bucket().land();
+    assert_eq!(mount.bucket().content("late").expect("visible"), "one");
     file.write_all(b" two").expect("written");
     file.sync_all().expect("now");
     assert_eq!(mount.bucket().content("late").expect("visible"), "one two");
+    drop(file);
+    // Another gives the old name a new version, between the COPY and the DELETE of a rename: it stays.
+    mount.bucket().take_writes(Write::Delete);
+    mount.bucket().plan_writes(Write::Delete, &[Fault::Silence]);
+    std::thread::scope(|scope| {
+        let rename = scope.spawn(|| fs::rename(mount.path("late"), mount.path("moved")));
+        let is_begun = || mount.bucket().take_writes(Write::Delete) != 0;
+        assert!(within(Duration::from_secs(10), is_begun));
+        mount.bucket().put("late", "newer");
+        rename.join().expect("no panic").expect("renamed");
+    });
+    assert_eq!(mount.bucket().content("moved").expect("there"), "one two");
+    assert_eq!(mount.bucket().content("late").expect("it stays"), "newer");
     assert_eq!(mount.bucket().uploads(), 0);
 }
 
@@ -185,7 +207,8 @@ fn storms(rename: bool) -> Fixture {
             scope.spawn(move || {
                 let mut steps = bytes(1 << 16, seed).into_iter().cycle();
                 while !stop.load(Relaxed) {
-                    let (step, name) = (steps.next().unwrap_or(0), usize::from(steps.next().unwrap_or(0)) % NAMES);
+                    let (step, name) =
+                        (steps.next().unwrap_or(0), usize::from(steps.next().unwrap_or(0)) % NAMES);
                     let path = mount.path(&format!("d/f{name}"));
                     match step % 8 {
                         0 => drop(fs::remove_file(&path)),
@@ -234,7 +257,9 @@ fn storms(rename: bool) -> Fixture {
     for mount in [&one, &two] {
         mount.handle().advance_clock(61_000);
         let mut names: Vec<_> = fs::read_dir(mount.path("d"))
-            .map(|dir| dir.map(|entry| entry.expect("an entry").file_name().into_string().expect("text")).collect())
+            .map(|dir| {
+                dir.map(|entry| entry.expect("an entry").file_name().into_string().expect("text")).collect()
+            })
             .unwrap_or_default();
         names.sort();
         let keys: Vec<_> = mount.bucket().keys()[1..].iter().map(|key| key[2..].to_owned()).collect();

@@ -32,7 +32,8 @@ pub fn two(served: Served) -> (Fixture, Fixture) {
 
 pub fn sizes() {
     let mount = Fixture::of(|bucket| bucket.put("d/old", "x"), &options());
-    for (seed, len) in [0, 1, 4096, 300_000, PART - 1, PART, PART + 1, 3 * PART + 77].into_iter().enumerate() {
+    for (seed, len) in [0, 1, 4096, 300_000, PART - 1, PART, PART + 1, 3 * PART + 77].into_iter().enumerate()
+    {
         let (path, data) = (mount.path(&format!("d/f{len}")), bytes(len, seed as u64));
         let mut file = create(&path);
         for chunk in data.chunks(200_000) {
@@ -76,7 +77,9 @@ pub fn synced() {
         let status = Command::new("sh").args(["-ec", script]).current_dir(mount.path("")).status();
         assert!(status.expect("sh").success(), "{script}");
     };
-    sh("{ echo a; /bin/echo b; (echo c); } > out; : > empty; echo new > empty; head -c 12000000 /dev/zero > zeros");
+    sh(
+        "{ echo a; /bin/echo b; (echo c); } > out; : > empty; echo new > empty; head -c 12000000 /dev/zero > zeros",
+    );
     assert_eq!(mount.bucket().content("out").expect("visible"), "a\nb\nc\n");
     assert_eq!(mount.bucket().content("empty").expect("visible"), "new\n");
     assert_eq!(mount.bucket().content("zeros").expect("visible").len(), 12_000_000);
@@ -121,7 +124,6 @@ pub fn places() {
     assert_eq!(mount.path("large").metadata().expect("there").len(), 0);
 }
 
-
 pub fn changed() {
     let mount = Fixture::of(|bucket| bucket.put("f", "content"), &options());
     mount.bucket().put("large", bytes(PART + 1, 1));
@@ -137,7 +139,8 @@ pub fn changed() {
     drop(file);
     assert_eq!(mount.bucket().content("f").expect("visible"), "conxented");
     // At the end: also of a large file, which is copied within the store.
-    for (name, before) in [("f", b"conxented".to_vec()), ("large", bytes(PART + 1, 1)), ("none", Vec::new())] {
+    for (name, before) in [("f", b"conxented".to_vec()), ("large", bytes(PART + 1, 1)), ("none", Vec::new())]
+    {
         let mut file = OpenOptions::new().append(true).create(true).open(mount.path(name)).expect("opened");
         file.write_all(b" and").expect("written");
         file.write_all(b" more").expect("written");
@@ -147,6 +150,18 @@ pub fn changed() {
         assert!(fs::read(mount.path(name)).expect("read") == after, "{name}");
     }
     assert_eq!(mount.bucket().take_writes(Write::PartCopy), 1);
+    // One that the mount does not know of.
+    for written in [" two", ""] {
+        let path = mount.path(&format!("behind{written}"));
+        assert!(!path.exists());
+        mount.bucket().put(&format!("behind{written}"), "one");
+        let mut file = OpenOptions::new().append(true).create(true).open(&path).expect("opened");
+        assert_eq!(file.metadata().expect("open").len(), 3);
+        file.write_all(written.as_bytes()).expect("written");
+        drop(file);
+        let is_there = || fs::read_to_string(&path).is_ok_and(|read| read == format!("one{written}"));
+        assert!(within(Duration::from_secs(5), is_there));
+    }
     // Another version meanwhile.
     let mut file = OpenOptions::new().append(true).open(mount.path("f")).expect("opened");
     mount.bucket().put("f", "other");
@@ -235,7 +250,10 @@ pub fn conflicts() {
         .stderr(Stdio::null())
         .spawn()
         .expect("sh");
-    assert!(within(Duration::from_secs(10), || one.bucket().content("late").is_some()), "opened, and one close");
+    assert!(
+        within(Duration::from_secs(10), || one.bucket().content("late").is_some()),
+        "opened, and one close"
+    );
     fs::write(two.path("late"), "other").expect("written");
     cat.stdin.take().expect("a pipe").write_all(b"mine").expect("sent");
     assert!(!cat.wait().expect("ended").success());
@@ -491,7 +509,14 @@ pub fn unmounted() {
 
 /// Whether two trees have the same names and contents. (Empty directories are not git's.)
 fn same(one: &Path, other: &Path) -> bool {
-    Command::new("diff").args(["-r", "-x", "empty"]).arg(one).arg(other).stdout(Stdio::null()).status().expect("diff").success()
+    Command::new("diff")
+        .args(["-r", "-x", "empty"])
+        .arg(one)
+        .arg(other)
+        .stdout(Stdio::null())
+        .status()
+        .expect("diff")
+        .success()
 }
 
 pub fn programs() {
