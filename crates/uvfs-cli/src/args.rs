@@ -154,7 +154,7 @@ pub struct Mount {
     #[arg(long, value_name = "FILE", help_heading = "How")]
     pub pid_file: Option<PathBuf>,
     #[command(flatten)]
-    pub log: Log,
+    pub log: LogFlags,
     /// Be the background process that `--daemon` starts
     #[arg(long, hide = true)]
     pub daemon_child: bool,
@@ -162,7 +162,7 @@ pub struct Mount {
 
 /// The log of a server.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub struct Log {
+pub struct LogFlags {
     /// Log more: -v info, -vv debug, -vvv trace; it outweighs UVFS_LOG
     #[arg(short, long, action = clap::ArgAction::Count, help_heading = "How")]
     pub verbose: u8,
@@ -171,7 +171,7 @@ pub struct Log {
     pub log_file: Option<PathBuf>,
 }
 
-impl Log {
+impl LogFlags {
     /// For [`log::start`](crate::log::start).
     pub fn wishes(&self) -> log::Wishes<'_> {
         log::Wishes { verbose: self.verbose, file: self.log_file.as_deref() }
@@ -285,7 +285,7 @@ pub struct Index {
     #[arg(long, requires = "metrics")]
     pub metrics_for_all: bool,
     #[command(flatten)]
-    pub log: Log,
+    pub log: LogFlags,
     /// Be the background process that `--daemon` starts
     #[arg(long, hide = true)]
     pub daemon_child: bool,

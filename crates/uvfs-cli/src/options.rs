@@ -375,8 +375,8 @@ fn shown(known: &Known) -> String {
     }
 }
 
-/// What may be meant by the beginning of an option, with its help: names, or the values of one that has a choice.
-/// `source`: the driver, if it is known.
+/// The options that begin so, each with its help: names, or the values of an option that has a choice. `source`: the
+/// driver, if it is known.
 pub fn offered(start: &str, source: Option<&str>) -> Vec<(String, &'static str)> {
     let known = KNOWN
         .iter()

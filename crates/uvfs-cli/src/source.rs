@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::fs::Mode;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
+use rustix::process::{Resource, Rlimit, getegid, geteuid, getrlimit, setrlimit, umask};
 use uvfs::{Counted, Driver, Vfs, VfsConfig};
 use uvfs_drivers::ext4::{Ext4, ImageOptions, Within};
 use uvfs_drivers::generated::{Generated, Spec};
@@ -321,8 +321,12 @@ pub fn forget_record(options: &DriverOptions) {
     }
 }
 
+/// Its root belongs to the user who mounts, unless the options say otherwise.
 fn tmpfs_options(options: &DriverOptions) -> Result<tmpfs::TmpfsOptions> {
-    let text: Vec<String> = options.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+    let own = [format!("uid={uid}"), format!("gid={gid}")];
+    let given = options.iter().map(|(name, value)| format!("{name}={value}"));
+    let text: Vec<String> = own.into_iter().chain(given).collect();
     tmpfs::parse(&text.join(",")).map_err(|error| anyhow!(error))
 }
 
@@ -335,6 +339,15 @@ mod tests {
             Ok(source) => panic!("{text} is a {}", source.name()),
             Err(error) => format!("{error:#}"),
         }
+    }
+
+    #[test]
+    fn a_tmpfs_belongs_to_the_user_who_mounts() {
+        let made = tmpfs_options(&Vec::new()).expect("good options");
+        assert_eq!((made.uid, made.gid), (geteuid().as_raw(), getegid().as_raw()));
+        let given =
+            tmpfs_options(&vec![("uid", "7".to_owned()), ("gid", "8".to_owned())]).expect("good options");
+        assert_eq!((given.uid, given.gid), (7, 8));
     }
 
     #[test]

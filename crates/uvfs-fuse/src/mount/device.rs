@@ -139,8 +139,14 @@ fn finish(mut child: Child) -> io::Result<Option<String>> {
 }
 
 fn no_helper(doing: &'static str, dir: &Path, error: io::Error) -> MountError {
+    let is_anywhere = || {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|dir| dir.join("fusermount3").exists())
+    };
     match error.kind() {
         io::ErrorKind::NotFound => MountError::NoRight { doing, dir: dir.into() },
+        // A directory in PATH that this user may not search makes it EACCES.
+        io::ErrorKind::PermissionDenied if !is_anywhere() => MountError::NoRight { doing, dir: dir.into() },
         _ => MountError::os("cannot run fusermount3", error),
     }
 }

@@ -53,7 +53,7 @@ pub struct Listed {
     mount: Mount,
 }
 
-/// What a mount's server is found to do.
+/// The state in which a mount's server is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ServerState {
