@@ -23,7 +23,7 @@ use crate::report::{BenchReport, Row};
 use fit::FittedLock;
 use model::{MachineClass, Operation};
 use published::{Check, SAPPHIRE_RAPIDS, WITHIN};
-use steps::SharedSteps;
+use steps::{LOCK_OF_TWO, QUEUED_LOCK, SharedSteps};
 
 /// Predict throughput with many processors from reports of one and two threads
 #[derive(Parser)]
@@ -111,7 +111,7 @@ pub fn run(matches: &ArgMatches) -> Result<()> {
     let arms: Vec<(&str, &Row)> = reports
         .iter()
         .flat_map(|report| report.rows.iter().map(|row| (report.workload.as_str(), row)))
-        .filter(|(workload, row)| steps::of(workload, row).is_some() && row.procs.is_none())
+        .filter(|(workload, row)| steps::of(workload, row, QUEUED_LOCK).is_some() && row.procs.is_none())
         .collect();
     ensure!(!arms.is_empty(), "no arm of these reports has counted steps");
     let of_here = match scale.here {
@@ -134,9 +134,9 @@ pub fn run(matches: &ArgMatches) -> Result<()> {
     Ok(())
 }
 
-/// The operation of a row of one thread, if all its shared steps are lines.
-fn operation(workload: &str, row: &Row) -> Option<Operation> {
-    match steps::of(workload, row)? {
+/// The operation of a row of one thread, if all its shared steps are lines. `lock`: the hand-overs of a contended lock.
+fn operation(workload: &str, row: &Row, lock: f64) -> Option<Operation> {
+    match steps::of(workload, row, lock)? {
         SharedSteps::Lines(stations) => Some(Operation { private_ns: row.ns_per_op.median, stations }),
         SharedSteps::Lock(_) => None,
     }
@@ -144,7 +144,7 @@ fn operation(workload: &str, row: &Row) -> Option<Operation> {
 
 /// The same, if it takes a lock: fitted to the row of two threads.
 fn held(arms: &[(&str, &Row)], here: &MachineClass, workload: &str, one: &Row) -> Option<FittedLock> {
-    let Some(SharedSteps::Lock(holds)) = steps::of(workload, one) else { return None };
+    let Some(SharedSteps::Lock(holds)) = steps::of(workload, one, QUEUED_LOCK) else { return None };
     let (_, two) = arms.iter().find(|(w, row)| *w == workload && row.threads == 2 && same(row, one))?;
     FittedLock::fitted(here, one.ns_per_op.median, holds, two.ops_per_s.median)
 }
@@ -166,11 +166,12 @@ fn check_here(arms: &[(&str, &Row)], here: Option<&MachineClass>) -> Vec<Check> 
     };
     let check = |(workload, many): &(&str, &Row)| {
         let (_, one) = arms.iter().find(|(w, row)| w == workload && row.threads == 1 && same(row, many))?;
+        let lock = if many.threads == 2 { LOCK_OF_TWO } else { QUEUED_LOCK };
         Some(Check {
             what: format!("{workload} {} {}, operations a second", one.arm, params(one)),
             n: many.threads,
             published: many.ops_per_s.median,
-            model: operation(workload, one)?.per_second(here, many.threads),
+            model: operation(workload, one, lock)?.per_second(here, many.threads),
         })
     };
     let checks: Vec<Check> = arms.iter().filter(|(_, row)| row.threads > 1).filter_map(check).collect();
@@ -188,7 +189,7 @@ fn predict(
 ) -> Vec<Prediction> {
     let predict = |(workload, row): &(&str, &Row)| {
         let held = here.and_then(|here| held(arms, here, workload, row));
-        let operation = held.map(FittedLock::of_many).or_else(|| operation(workload, row));
+        let operation = held.map(FittedLock::of_many).or_else(|| operation(workload, row, QUEUED_LOCK));
         let Some(operation) = operation else {
             let what = format!("{workload} {} {}", row.arm, params(row));
             println!(

@@ -54,7 +54,7 @@ pub fn checks() -> Vec<Check> {
 /// slow.
 pub fn missed() -> Vec<Check> {
     let check = |what: &str, published: f64, arm: &str| {
-        let stations = of_showgids(arm).unwrap_or_default();
+        let stations = of_showgids(arm, QUEUED_LOCK).unwrap_or_default();
         let operation = Operation { private_ns: SHOWGIDS_NS, stations };
         let model = 200.0 * 100.0 * 254.0 / operation.per_second(&SAPPHIRE_RAPIDS, 200);
         Check { what: format!("showgids, {what}, seconds"), n: 200, published, model }

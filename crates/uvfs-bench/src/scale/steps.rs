@@ -38,14 +38,15 @@ pub enum SharedSteps {
     Lock(f64),
 }
 
-/// The steps of a row's arm; `None`: they were not counted.
-pub fn of(workload: &str, row: &Row) -> Option<SharedSteps> {
+/// The steps of a row's arm; `None`: they were not counted. `lock`: the hand-overs of a contended lock, which are fewer
+/// between two processors ([`LOCK_OF_TWO`]).
+pub fn of(workload: &str, row: &Row, lock: f64) -> Option<SharedSteps> {
     let arm = row.arm.as_str();
     let is = |key: &str, value: &str| row.params.get(key).and_then(Value::as_str) == Some(value);
     let none = |key: &str| row.params.get(key).and_then(Value::as_u64).unwrap_or(0) == 0;
     match workload {
         "stat-same" | "open-same" => of_one_file(arm).map(SharedSteps::Lines),
-        "showgids" if none("links") && none("changes") => of_showgids(arm).map(SharedSteps::Lines),
+        "showgids" if none("links") && none("changes") => of_showgids(arm, lock).map(SharedSteps::Lines),
         "icache" if is("phase", "stat") || is("phase", "get") => match arm {
             "stock" | "lists" => Some(SharedSteps::Lock(1.0)),
             // Inodes at random: of a hundred thousand and more, two processors seldom want one, or one bucket.
@@ -79,9 +80,9 @@ fn of_one_file(arm: &str) -> Option<Vec<Station>> {
 
 /// All processors read the same files one after the other. Each directory has two lines besides the tree lock: its
 /// reference is taken and put, and its inode's lock is taken for the permission.
-pub fn of_showgids(arm: &str) -> Option<Vec<Station>> {
+pub fn of_showgids(arm: &str, lock: f64) -> Option<Vec<Station>> {
     let each = |hand_overs: f64| (0..DIRECTORIES).map(move |_| line(hand_overs));
-    let directories = each(2.0).chain(each(QUEUED_LOCK));
+    let directories = each(2.0).chain(each(lock));
     match arm {
         // A hit stores nothing shared, an active reference is a store of its thread.
         "uvfs" | "null" => Some(Vec::new()),
