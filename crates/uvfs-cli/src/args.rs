@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
+use clap_complete::engine::ArgValueCompleter;
 
-use crate::options;
+use crate::{completions, log, options};
 
 const ABOUT: &str =
     "Mounts file systems that are kept in memory, computed by this program, or read from an image.";
@@ -98,6 +99,13 @@ pub enum Command {
     Find(Find),
     /// Answer git's question about changed files: git config core.fsmonitor "uvfs git-fsmonitor"
     GitFsmonitor(GitFsmonitor),
+    /// Ask an index in watchman's protocol, with the words of watchman's own program
+    #[command(
+        override_usage = "uvfs watchman [-U SOCKET] [-j] [-p] [--no-pretty] COMMAND [WORD]...",
+        after_help = "The socket is that of uvfs index --watchman: the one that -U names, else that of $WATCHMAN_SOCK, else \
+                            watchman.sock beside the usual socket of an index."
+    )]
+    Watchman(Watchman),
     /// Print the completions of a shell
     Completions {
         /// For which shell
@@ -115,19 +123,22 @@ pub enum Command {
 
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Mount {
-    /// Show what of uvfs is mounted, and where
-    #[arg(long, exclusive = true)]
+    /// Show what of uvfs is mounted, and where, and by which process
+    #[arg(long, conflicts_with_all = ["source", "dir", "options", "daemon", "metrics", "pid_file", "verbose", "log_file"])]
     pub list: bool,
+    /// The list as JSON, one object a line
+    #[arg(long, requires = "list")]
+    pub json: bool,
     /// The file system to mount: `tmpfs`, `mirror:SRC` (a directory), `ext4:IMAGE` (read-only), `kernfs:FILE` (a TOML
-    /// file that declares a tree), `object:URL` (an object store, read-only), or `generated:SPEC` (for instance
+    /// file that declares a tree), `object:URL` (an object store), or `generated:SPEC` (for instance
     /// generated:depth=2,files=100)
-    #[arg(help_heading = "What and where", required_unless_present = "list")]
+    #[arg(help_heading = "What and where", required_unless_present = "list", add = ArgValueCompleter::new(completions::sources))]
     pub source: Option<String>,
     /// The directory to mount on
     #[arg(help_heading = "What and where", required_unless_present = "list")]
     pub dir: Option<PathBuf>,
     /// Options as mount(8) takes them, separated by commas; see below
-    #[arg(short, value_name = "OPTIONS", help_heading = "How")]
+    #[arg(short, value_name = "OPTIONS", help_heading = "How", add = ArgValueCompleter::new(completions::mount_options))]
     pub options: Vec<String>,
     /// Go into the background; return when the mount is ready, or with its error
     #[arg(short, long, help_heading = "How")]
@@ -139,38 +150,87 @@ pub struct Mount {
     /// Let --metrics have an address that other machines reach
     #[arg(long, requires = "metrics", help_heading = "How")]
     pub metrics_for_all: bool,
+    /// Write the number of the process that serves the mount to this file, which goes with the mount
+    #[arg(long, value_name = "FILE", help_heading = "How")]
+    pub pid_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub log: Log,
     /// Be the background process that `--daemon` starts
     #[arg(long, hide = true)]
     pub daemon_child: bool,
 }
 
+/// The log of a server.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Log {
+    /// Log more: -v info, -vv debug, -vvv trace; it outweighs UVFS_LOG
+    #[arg(short, long, action = clap::ArgAction::Count, help_heading = "How")]
+    pub verbose: u8,
+    /// Append the log to this file, and with -d all messages
+    #[arg(long, value_name = "FILE", help_heading = "How")]
+    pub log_file: Option<PathBuf>,
+}
+
+impl Log {
+    /// For [`log::start`](crate::log::start).
+    pub fn wishes(&self) -> log::Wishes<'_> {
+        log::Wishes { verbose: self.verbose, file: self.log_file.as_deref() }
+    }
+
+    /// The arguments for a process in the background.
+    pub fn pass_on(&self, command: &mut std::process::Command) {
+        command.args(std::iter::repeat_n("-v", usize::from(self.verbose)));
+        if let Some(file) = &self.log_file {
+            command.arg("--log-file").arg(file);
+        }
+    }
+}
+
+impl Command {
+    /// The wishes for the log.
+    pub fn log(&self) -> log::Wishes<'_> {
+        match self {
+            Self::Mount(mount) => mount.log.wishes(),
+            Self::Index(index) => index.log.wishes(),
+            _ => log::Wishes::default(),
+        }
+    }
+}
+
 #[derive(Debug, clap::Args)]
 pub struct Umount {
     /// Where it is mounted
+    #[arg(add = ArgValueCompleter::new(completions::mounted))]
     pub dir: PathBuf,
     /// Also while it is in use: the name goes now, the rest when it is no longer used
     #[arg(short, long)]
     pub lazy: bool,
+    /// Be the process that `-o auto_unmount` starts
+    #[arg(long, hide = true)]
+    pub after_server: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct Reload {
     /// Where it is mounted
+    #[arg(add = ArgValueCompleter::new(completions::mounted))]
     pub dir: PathBuf,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct Remount {
     /// Where it is mounted
+    #[arg(add = ArgValueCompleter::new(completions::mounted))]
     pub dir: PathBuf,
     /// Options as mount(8) takes them, separated by commas
-    #[arg(short, value_name = "OPTIONS", required = true)]
+    #[arg(short, value_name = "OPTIONS", required = true, add = ArgValueCompleter::new(completions::mount_options))]
     pub options: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct Stat {
     /// The directory that it is mounted on
+    #[arg(add = ArgValueCompleter::new(completions::mounted))]
     pub dir: PathBuf,
     /// Again and again, every so many seconds, with what was counted in a second
     #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
@@ -204,6 +264,9 @@ pub struct Index {
     /// Permissions of the socket, in octal: users with write permission may ask, and learn all names
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = octal)]
     pub mode: u32,
+    /// Also speak watchman's protocol, at this socket
+    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["list", "stop"])]
+    pub watchman: Option<PathBuf>,
     /// Most memory for each directory's index; k, m or g may follow (usual: no limit)
     #[arg(long, value_name = "BYTES", value_parser = uvfs_control::memory_limit)]
     pub memory: Option<u64>,
@@ -221,6 +284,8 @@ pub struct Index {
     /// Let --metrics have an address that other machines reach
     #[arg(long, requires = "metrics")]
     pub metrics_for_all: bool,
+    #[command(flatten)]
+    pub log: Log,
     /// Be the background process that `--daemon` starts
     #[arg(long, hide = true)]
     pub daemon_child: bool,
@@ -272,6 +337,13 @@ pub struct GitFsmonitor {
     /// The server's socket
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Watchman {
+    /// Options and words of watchman's program
+    #[arg(value_name = "WORD", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub words: Vec<OsString>,
 }
 
 fn octal(text: &str) -> Result<u32, String> {

@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 use crate::args::Mount;
+use crate::log;
 
 /// The word that the child writes when it is ready.
 const READY: &str = "ready";
@@ -29,6 +30,10 @@ pub fn start(args: &Mount) -> Result<()> {
     if args.metrics_for_all {
         command.arg("--metrics-for-all");
     }
+    if let Some(file) = &args.pid_file {
+        command.arg("--pid-file").arg(file);
+    }
+    args.log.pass_on(&mut command);
     let (source, dir) = args.what()?;
     command.arg("--").arg(source).arg(dir);
     start_child(command)
@@ -77,6 +82,6 @@ pub fn ready() -> Result<()> {
     let null =
         OpenOptions::new().read(true).write(true).open("/dev/null").context("cannot open /dev/null")?;
     rustix::stdio::dup2_stdout(&null)?;
-    rustix::stdio::dup2_stderr(&null)?;
+    rustix::stdio::dup2_stderr(log::file().unwrap_or(&null))?;
     rustix::process::chdir("/").context("cannot leave the working directory")
 }

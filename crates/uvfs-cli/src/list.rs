@@ -1,30 +1,110 @@
-//! `uvfs mount --list`: uvfs's mounts in `/proc/self/mountinfo`, and whether their servers live.
+//! `uvfs mount --list`: uvfs's mounts in `/proc/self/mountinfo`, with their servers' numbers and states.
 //!
-//! Every server is asked at the same time. One that does not answer within a second is shown as mounted: it may be
-//! slow.
+//! Every server is asked at the same time. One that does not answer within a second is shown as silent.
 
+use std::fs;
 use std::thread;
 
 use anyhow::{Context, Result};
-use uvfs_fuse::Listed;
+use serde_json::json;
+use uvfs_fuse::{Listed, ServerState};
 
 use crate::print;
 
-/// Prints a line for each mount: source and directory.
-pub fn run() -> Result<()> {
-    let mounts = uvfs_fuse::listed().context("cannot read /proc/self/mountinfo")?;
-    let dead: Vec<bool> = thread::scope(|s| {
-        let asked: Vec<_> = mounts.iter().map(|mount| s.spawn(|| mount.is_dead())).collect();
-        asked.into_iter().map(|asked| asked.join().unwrap_or(false)).collect()
-    });
-    let lines = mounts.iter().zip(dead).map(|(mount, dead)| line(mount, dead));
-    print::out(lines.collect::<String>())
+/// A line of the list.
+struct Row {
+    source: String,
+    dir: String,
+    pid: Option<u32>,
+    state: ServerState,
 }
 
-fn line(Listed { source, dir, .. }: &Listed, dead: bool) -> String {
-    let (source, dir) = (source.display(), dir.display());
-    match dead {
-        false => format!("{source} on {dir}\n"),
-        true => format!("{source} on {dir} (its server has died; clear it with: uvfs umount {dir})\n"),
+/// Prints a line for each mount, or an object for each.
+pub fn run(json: bool) -> Result<()> {
+    let mounts = uvfs_fuse::listed().context("cannot read /proc/self/mountinfo")?;
+    let rows: Vec<Row> = thread::scope(|s| {
+        let asked: Vec<_> = mounts.iter().map(|mount| s.spawn(|| row(mount))).collect();
+        asked.into_iter().filter_map(|asked| asked.join().ok()).collect()
+    });
+    print::out(if json { as_json(&rows) } else { as_table(&rows) })
+}
+
+fn row(mount: &Listed) -> Row {
+    let state = mount.state();
+    let pid = || fs::read_to_string(mount.dir.join(".uvfs/pid")).ok()?.trim().parse().ok();
+    Row {
+        source: mount.source.to_string_lossy().into_owned(),
+        dir: mount.dir.to_string_lossy().into_owned(),
+        // A server that has just answered answers this too.
+        pid: if state == ServerState::Serving { pid() } else { None },
+        state,
+    }
+}
+
+fn word(state: ServerState) -> &'static str {
+    match state {
+        ServerState::Serving => "serving",
+        ServerState::Dead => "dead",
+        ServerState::Silent => "silent",
+        ServerState::Covered => "covered",
+        _ => "unknown",
+    }
+}
+
+fn as_json(rows: &[Row]) -> String {
+    let row =
+        |row: &Row| json!({ "source": row.source, "dir": row.dir, "pid": row.pid, "state": word(row.state) });
+    rows.iter().map(|it| format!("{}\n", row(it))).collect()
+}
+
+/// Aligned columns. A number that is not known is a hyphen.
+fn as_table(rows: &[Row]) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let cells = |row: &Row| {
+        let pid = row.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
+        let state = match row.state {
+            ServerState::Dead => format!("dead (clear it with: uvfs umount {})", shown(&row.dir)),
+            state => word(state).to_owned(),
+        };
+        [shown(&row.source), shown(&row.dir), pid, state]
+    };
+    let head = ["SOURCE", "DIR", "PID", "STATE"].map(str::to_owned);
+    let lines: Vec<_> = std::iter::once(head).chain(rows.iter().map(cells)).collect();
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let [source, dir, pid] = [width(0), width(1), width(2)];
+    lines.iter().map(|[s, d, p, state]| format!("{s:<source$}  {d:<dir$}  {p:>pid$}  {state}\n")).collect()
+}
+
+/// Text without control characters, so that a name cannot move the cursor or begin a line.
+fn shown(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned_and_json_is_one_object_a_line() {
+        let row =
+            |source: &str, dir: &str, pid, state| Row { source: source.into(), dir: dir.into(), pid, state };
+        let rows = [
+            row("tmpfs", "/mnt", Some(7), ServerState::Serving),
+            row("mirror:/srv/a b", "/m\n", None, ServerState::Dead),
+        ];
+        assert_eq!(
+            as_table(&rows),
+            "SOURCE           DIR   PID  STATE\n\
+             tmpfs            /mnt    7  serving\n\
+             mirror:/srv/a b  /m?     -  dead (clear it with: uvfs umount /m?)\n"
+        );
+        assert_eq!(as_table(&[]), "");
+        assert_eq!(
+            as_json(&rows),
+            "{\"dir\":\"/mnt\",\"pid\":7,\"source\":\"tmpfs\",\"state\":\"serving\"}\n\
+             {\"dir\":\"/m\\n\",\"pid\":null,\"source\":\"mirror:/srv/a b\",\"state\":\"dead\"}\n"
+        );
     }
 }

@@ -1,38 +1,77 @@
 //! The log on standard error, and its filter: `UVFS_LOG` at first, later the text that is written to `.uvfs/log`.
 //!
-//! There is one filter for the process. Setting it takes a lock that logging reads.
+//! There is one filter for the process. Setting it takes a lock that logging reads. `--log-file` takes the log's place on
+//! standard error; a server in the background writes its other messages there too.
 
+use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result, anyhow};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
+use tracing_subscriber::{Registry, fmt, reload};
 
 /// The level that is logged without UVFS_LOG.
 const DEFAULT: &str = "warn";
 
-static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
+static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 
-/// Starts it.
+/// The file that `--log-file` named.
+static FILE: OnceLock<Arc<File>> = OnceLock::new();
+
+/// The wishes of the command line.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wishes<'a> {
+    /// How often `-v` was given.
+    pub verbose: u8,
+    /// The file for the log.
+    pub file: Option<&'a Path>,
+}
+
+/// Starts it. `-v` outweighs UVFS_LOG.
 ///
 /// # Errors
-/// UVFS_LOG is no filter.
-pub fn start() -> Result<()> {
-    let text = std::env::var("UVFS_LOG").unwrap_or_else(|_| DEFAULT.to_owned());
-    let filter = EnvFilter::try_new(&text).map_err(|error| {
+/// UVFS_LOG is no filter, or the file cannot be opened.
+pub fn start(wishes: Wishes<'_>) -> Result<()> {
+    let text = match wishes.verbose {
+        0 => std::env::var("UVFS_LOG").unwrap_or_else(|_| DEFAULT.to_owned()),
+        1 => "info".to_owned(),
+        2 => "debug".to_owned(),
+        _ => "trace".to_owned(),
+    };
+    let filter = text.parse::<Targets>().map_err(|error| {
         anyhow!("UVFS_LOG={text:?} is no log filter: {error}; use for instance UVFS_LOG=debug")
     })?;
     let (filter, handle) = reload::Layer::new(filter);
     let _ = FILTER.set(handle);
+    let (writer, coloured) = match wishes.file {
+        None => (BoxMakeWriter::new(io::stderr), io::stderr().is_terminal() && !colours_unwanted()),
+        Some(path) => {
+            let file = File::options().create(true).append(true).open(path);
+            let file = file.with_context(|| format!("--log-file {}: cannot be opened", path.display()))?;
+            (BoxMakeWriter::new(Arc::clone(FILE.get_or_init(|| Arc::new(file)))), false)
+        }
+    };
     tracing_subscriber::registry()
         .with(filter)
-        .with(fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal()))
+        .with(fmt::layer().with_writer(writer).with_ansi(coloured))
         .init();
     Ok(())
+}
+
+/// The file that the log goes to, if it is one.
+pub fn file() -> Option<&'static File> {
+    FILE.get().map(Arc::as_ref)
+}
+
+/// Whether the environment asks every program for text without colours.
+fn colours_unwanted() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }
 
 /// Writes an error to the system's log (syslog(3)), if there is one: for a process without standard error. It never
@@ -62,7 +101,7 @@ pub fn filter() -> String {
 /// It is none.
 pub fn set(text: &str) -> Result<()> {
     let handle = FILTER.get().context("nothing is logged")?;
-    Ok(handle.reload(EnvFilter::try_new(text)?)?)
+    Ok(handle.reload(text.parse::<Targets>()?)?)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "they panic where nobody listens: see `print`")]
 
 mod args;
+mod auto_unmount;
 mod completions;
 mod control;
 mod daemon;
@@ -23,6 +24,7 @@ mod mount;
 mod mount_helper;
 mod object;
 mod options;
+mod pid_file;
 mod preload;
 mod print;
 mod reload;
@@ -44,13 +46,16 @@ use clap::Parser;
 use args::{Args, Command};
 
 fn main() -> ExitCode {
+    if completions::answered() {
+        return ExitCode::SUCCESS;
+    }
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let outcome = match mount_helper::asked(&arguments) {
         Some(asked) => asked.and_then(|asked| mount::help(&asked)),
         None => {
             abort_on_panic();
             match Args::try_parse() {
-                Ok(args) => log::start().and_then(|()| run(args.command)),
+                Ok(args) => log::start(args.command.log()).and_then(|()| run(args.command)),
                 // Help and version go to standard output.
                 Err(said) if said.use_stderr() => said.exit(),
                 Err(said) => print::written(said.print().and_then(|()| io::stdout().flush())),
@@ -70,8 +75,9 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<()> {
     match command {
-        Command::Mount(args) if args.list => list::run(),
+        Command::Mount(args) if args.list => list::run(args.json),
         Command::Mount(args) => mount::run(&args),
+        Command::Umount(args) if args.after_server => auto_unmount::after_server(&args.dir),
         Command::Umount(args) => Ok(uvfs_fuse::unmount(&args.dir, args.lazy)?),
         Command::Reload(args) => reload::run(&args.dir),
         Command::Remount(args) => remount::run(&args.dir, &args.options),
@@ -80,6 +86,7 @@ fn run(command: Command) -> Result<()> {
         Command::Changed(args) => index::changed::run(&args),
         Command::Find(args) => index::find::run(&args),
         Command::GitFsmonitor(args) => index::git::run(&args),
+        Command::Watchman(args) => index::watchman::run(&args),
         Command::Completions { shell } => completions::run(shell),
         Command::Man { dir: Some(dir), .. } => manual::write(&dir),
         Command::Man { page, .. } => manual::print(page.as_deref()),

@@ -27,11 +27,12 @@ const PAGES: [(&str, &str); 8] = [
 ];
 
 /// Further names of pages.
-const ALIASES: [(&str, &str); 4] = [
+const ALIASES: [(&str, &str); 5] = [
     ("mount.uvfs.8", "uvfs-mount.8"),
     ("uvfs-changed.1", "uvfs-index.1"),
     ("uvfs-git-fsmonitor.1", "uvfs-index.1"),
     ("uvfs-reload.8", "uvfs-remount.8"),
+    ("uvfs-watchman.1", "uvfs-index.1"),
 ];
 
 /// Prints a page. `wanted`: its name, with or without section, or a command.

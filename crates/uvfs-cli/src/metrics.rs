@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use parking_lot::Mutex;
 use uvfs_control::{ControlDir, Figure, Snapshot, is_level};
+use uvfs_fuse::{LATENCY_BOUNDS, Latency, RequestKind};
 
 /// Most bytes of a request.
 const HEAD_MAX: usize = 8 << 10;
@@ -261,7 +262,8 @@ fn text(figures: &[Figure], snapshot: &Snapshot, about: &Labels) -> String {
     family(&mut out, "uvfs_info", "gauge", "What is mounted, through what, by which uvfs");
     let _ = writeln!(out, "uvfs_info{{{}}} 1", labels.join(","));
     let mut last = String::new();
-    for figure in figures {
+    // Shown as histograms below.
+    for figure in figures.iter().filter(|figure| !figure.path.starts_with("latency/")) {
         let (kind, end) = if is_level(&figure.path) { ("gauge", "") } else { ("counter", "_total") };
         let (dir, name) = figure.path.split_once('/').unwrap_or(("", &figure.path));
         let label = LABELLED.iter().find(|(labelled, _)| *labelled == dir);
@@ -275,7 +277,24 @@ fn text(figures: &[Figure], snapshot: &Snapshot, about: &Labels) -> String {
         let _ = writeln!(out, "{called}{label} {}", figure.of(snapshot));
         last = called;
     }
+    histograms(&mut out, &snapshot.latencies);
     out
+}
+
+/// The times of requests, by kind. Kinds that never came are left out.
+fn histograms(out: &mut String, latencies: &[Latency]) {
+    const NAME: &str = "uvfs_request_seconds";
+    family(out, NAME, "histogram", "Time from a request's arrival to its answer");
+    let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;
+    for (kind, latency) in RequestKind::ALL.iter().zip(latencies).filter(|(_, latency)| latency.count > 0) {
+        let label = format!("request=\"{}\"", kind.name());
+        for (bound, below) in LATENCY_BOUNDS.iter().zip(latency.below) {
+            let _ = writeln!(out, "{NAME}_bucket{{{label},le=\"{}\"}} {below}", seconds(*bound));
+        }
+        let _ = writeln!(out, "{NAME}_bucket{{{label},le=\"+Inf\"}} {}", latency.count);
+        let _ = writeln!(out, "{NAME}_sum{{{label}}} {}", seconds(latency.sum));
+        let _ = writeln!(out, "{NAME}_count{{{label}}} {}", latency.count);
+    }
 }
 
 pub fn family(out: &mut String, name: &str, kind: &str, help: &str) {

@@ -19,13 +19,14 @@ use crate::kernfs;
 use crate::metrics::Listener;
 use crate::mount_helper;
 use crate::object;
-use crate::options::Ctl;
+use crate::options::{Ctl, Parsed};
+use crate::pid_file::{self, PidFile};
 use crate::preload::Preload;
 use crate::print::say;
 use crate::reload::Reloader;
 use crate::signals::{Asked, Signals};
 use crate::source::{self, Opened, Said, Source};
-use crate::{args, daemon, log, memory_keeper, options, remount, sys, unhonoured};
+use crate::{args, auto_unmount, daemon, log, memory_keeper, options, remount, sys, unhonoured};
 
 /// How long the users of a detached mount have to finish before it ends under them.
 const GRACE: Duration = Duration::from_secs(1);
@@ -58,6 +59,9 @@ pub fn run(args: &args::Mount) -> Result<()> {
         // Errors are for `serve` to report.
         let asked = options::parse(&args.options, source).unwrap_or_default().mount;
         unhonoured::of_source(source, &args.options, &asked).iter().for_each(say);
+        if args.daemon && args.log.verbose > 0 && args.log.log_file.is_none() {
+            say("-v has no effect once the mount answers: with -d, add --log-file FILE");
+        }
     }
     serve(args)
 }
@@ -68,10 +72,10 @@ fn serve(args: &args::Mount) -> Result<()> {
         return object::serve(args, url);
     }
     let mut source = Source::parse(what)?;
-    let options::Parsed { mut mount, ctl, memory, driver } = options::parse(&args.options, source.name())?;
-    mount.fsname.get_or_insert_with(|| what.to_owned());
-    mount.read_only |= source.is_read_only();
-    source.check(&driver)?;
+    let mut options = options::parse(&args.options, source.name())?;
+    options.mount.fsname.get_or_insert_with(|| what.to_owned());
+    options.mount.read_only |= source.is_read_only();
+    source.check(&options.driver)?;
     source.check_place(dir)?;
     if args.daemon && !args.daemon_child {
         return daemon::start(args);
@@ -79,6 +83,16 @@ fn serve(args: &args::Mount) -> Result<()> {
     if args.daemon_child {
         daemon::leave_terminal()?;
     }
+    let pid_file = args.pid_file.as_deref().map(PidFile::make).transpose()?;
+    let outcome = serve_here(args, source, options, pid_file);
+    pid_file::remove();
+    outcome
+}
+
+/// In the process that is to serve.
+fn serve_here(args: &args::Mount, source: Source, options: Parsed, pid_file: Option<PidFile>) -> Result<()> {
+    let (what, dir) = args.what()?;
+    let Parsed { mount, ctl, memory, driver, auto_unmount } = options;
     let signals = Signals::block()?;
     // Without it a server that is killed keeps its users waiting for longer; nothing else changes.
     let _ = memory_keeper::start();
@@ -113,6 +127,8 @@ fn serve(args: &args::Mount) -> Result<()> {
         preload.start(&vfs).context("cannot start a thread")?;
     }
     unhonoured::of_mount(&mount, &mounted).iter().for_each(say);
+    let _watched = auto_unmount.then(|| auto_unmount::start(mounted.dir())).transpose()?;
+    pid_file.map_or(Ok(()), PidFile::write)?;
     announce(args, what, &mounted)?;
     let recording = recorded.clone();
     Signalled { signals, reloader, recorded, what: what.to_owned(), mounted: Arc::clone(&mounted) }
@@ -291,5 +307,6 @@ fn end_record_soon(recorded: Option<Arc<Ext4>>) {
 fn exit(status: i32, mounted: &Mounted) -> ! {
     kernfs::command::end_all();
     mounted.abort();
+    pid_file::remove();
     std::process::exit(status)
 }

@@ -56,16 +56,21 @@ mod here {
     }
 
     fn options_of(parsed: Parsed) -> Result<ObjectOptions> {
-        let Parsed { mount, ctl, memory, driver } = parsed;
+        let Parsed { mount, ctl, memory, driver, auto_unmount } = parsed;
+        if auto_unmount {
+            bail!("auto_unmount is not for object stores");
+        }
         if ctl == Ctl::Show {
-            bail!("ctl=show: an object store has no .uvfs");
+            bail!("ctl=show: no listing of an object store shows .uvfs; ls DIR/.uvfs works without it");
         }
         if mount.timeout.is_some() {
             bail!("timeout= is not for object stores: give ttl=");
         }
         let mut options = ObjectOptions {
             memory,
+            read_only: mount.read_only,
             allow_other: mount.allow_other,
+            control: ctl != Ctl::Off,
             fsname: mount.fsname,
             ..ObjectOptions::default()
         };
@@ -78,6 +83,7 @@ mod here {
                     0 => bail!("part-size=0: expected at least one byte"),
                     size => options.part_size = size,
                 },
+                "unconditional" => options.conditional = false,
                 "read-ahead" => options.read_ahead = bytes(name, &value)?,
                 _ => bail!("option {name} is in the table but not understood"),
             }
@@ -87,8 +93,11 @@ mod here {
 
     fn checked(args: &args::Mount, url: &str) -> Result<(Location, ObjectOptions)> {
         let location = Location::parse(url)?;
+        if args.pid_file.is_some() {
+            bail!("--pid-file is not for object stores");
+        }
         if args.metrics.is_some() {
-            bail!("--metrics shows the figures of .uvfs, which an object store does not have");
+            bail!("--metrics is not for object stores: uvfs stat DIR prints their figures");
         }
         Ok((location, options_of(options::parse(&args.options, "object")?)?))
     }
@@ -113,7 +122,8 @@ mod here {
         } else {
             let dir = dir.display();
             say(format_args!(
-                "{location} is mounted read-only on {dir}; to end it press Ctrl-C, or: uvfs umount {dir}"
+                "{location} is mounted{} on {dir}; to end it press Ctrl-C, or: uvfs umount {dir}",
+                if options.read_only { " read-only" } else { "" }
             ));
         }
         let asked = Arc::clone(&mounted);
@@ -124,6 +134,8 @@ mod here {
         let outcome = mounted.wait().with_context(|| {
             format!("{location} on {} has ended: the connection to the kernel broke", dir.display())
         });
+        // Files of programs that were killed a moment ago.
+        mounted.end_writers();
         if let (Err(error), true) = (&outcome, args.daemon_child) {
             log::tell_system(&format!("{error:#}"));
         }
@@ -158,6 +170,7 @@ mod here {
             // The main thread returns.
             return;
         }
+        mounted.end_writers();
         std::process::exit(status)
     }
 }
@@ -188,8 +201,11 @@ mod tests {
     fn options_and_urls_are_checked() {
         let with =
             |options: &str| args::Mount { options: vec![options.to_owned()], ..args::Mount::default() };
-        check(&with("ro,endpoint=http://x:9000,ttl=0.5,part-size=1m,read-ahead=0,memory=64m"), "s3://b/p")
-            .expect("good");
+        check(
+            &with("ro,unconditional,endpoint=http://x:9000,ttl=0.5,part-size=1m,read-ahead=0,memory=64m"),
+            "s3://b/p",
+        )
+        .expect("good");
         let refused = |options: &str, url: &str| check(&with(options), url).expect_err("refused").to_string();
         assert!(refused("ttl=soon", "s3://b").contains("expected seconds"));
         assert!(refused("part-size=0", "s3://b").contains("at least one byte"));

@@ -80,6 +80,7 @@ const KNOWN: &[Known] = &[
         "nodefault_permissions",
         "the server checks them with timeout=0 and allow_other, too: only where FIFOs, sockets, devices and mounts inside are no secret. Not on a mirror",
     ),
+    flag("auto_unmount", "unmount also if the server is killed or crashes"),
     flag("defaults", "nothing; for fstab(5)"),
     value(Of::Mount, "fsname", "NAME", "what mount(8) and df(1) show as the source"),
     value(
@@ -152,7 +153,17 @@ const KNOWN: &[Known] = &[
     ),
     value(Of::Object, "region", "NAME", "the region of S3; else the environment's, or us-east-1"),
     value(Of::Object, "ttl", "SECONDS", "how long names are believed after the store told them (default 60)"),
-    value(Of::Object, "part-size", "BYTES", "most bytes of one ranged read (default 8m)"),
+    value(
+        Of::Object,
+        "part-size",
+        "BYTES",
+        "most bytes of one ranged read, and the bytes of one part of an upload (default 8m)",
+    ),
+    flag_of(
+        Of::Object,
+        "unconditional",
+        "the last writer wins: for stores that refuse requests with If-Match and If-None-Match",
+    ),
     value(
         Of::Object,
         "read-ahead",
@@ -188,6 +199,8 @@ pub struct Parsed {
     pub ctl: Ctl,
     /// Bytes for the cache; 0: no limit.
     pub memory: u64,
+    /// A second process unmounts if the server does not.
+    pub auto_unmount: bool,
     pub driver: DriverOptions,
 }
 
@@ -242,6 +255,7 @@ fn set(parsed: &mut Parsed, name: &str, value: &str) -> Result<()> {
         "allow_other" => mount.allow_other = true,
         "default_permissions" => mount.default_permissions = Some(true),
         "nodefault_permissions" => mount.default_permissions = Some(false),
+        "auto_unmount" => parsed.auto_unmount = true,
         "defaults" => {}
         "noprune" => mount.prune = false,
         "transport" => match value.parse() {
@@ -310,6 +324,7 @@ pub fn fixed_that_differ(was: &Parsed, wanted: &Parsed) -> Vec<&'static str> {
     differs("transport", old.transport != new.transport);
     differs("passthrough", old.passthrough != new.passthrough);
     differs("ctl", was.ctl != wanted.ctl);
+    differs("auto_unmount", was.auto_unmount != wanted.auto_unmount);
     for (name, value) in &wanted.driver {
         differs(name, !was.driver.iter().any(|(other, old)| (other, old) == (name, value)));
     }
@@ -358,6 +373,22 @@ fn shown(known: &Known) -> String {
         Some(value) => format!("{}={value}", known.name),
         None => known.name.to_owned(),
     }
+}
+
+/// What may be meant by the beginning of an option, with its help: names, or the values of one that has a choice.
+/// `source`: the driver, if it is known.
+pub fn offered(start: &str, source: Option<&str>) -> Vec<(String, &'static str)> {
+    let known = KNOWN
+        .iter()
+        .filter(|known| source.is_none() || known.of.source().is_none_or(|of| Some(of) == source));
+    let Some((name, value)) = start.split_once('=') else {
+        let matches = known.filter(|known| known.name.starts_with(start));
+        let text = |known: &Known| format!("{}{}", known.name, if known.value.is_some() { "=" } else { "" });
+        return matches.map(|known| (text(known), known.help)).collect();
+    };
+    let choices = known.filter(|known| known.name == name).flat_map(|known| known.value);
+    let values = choices.filter(|all| all.contains('|')).flat_map(|all| all.split('|'));
+    values.filter(|one| one.starts_with(value)).map(|one| (format!("{name}={one}"), "")).collect()
 }
 
 /// All options: the driver that each is for (none: every one), its name, and its value.
@@ -409,7 +440,7 @@ mod tests {
     fn the_last_of_two_holds() {
         let text =
             "ro,suid,size=1k,,rw,noexec,timeout=0.5,ctl=off,memory=1g,nosuid,size=2m,ctl=show,memory=64m";
-        let Parsed { mount, driver, ctl, memory } = parsed(text).expect("valid");
+        let Parsed { mount, driver, ctl, memory, .. } = parsed(text).expect("valid");
         assert_eq!(memory, 64 << 20);
         assert!(!mount.read_only && !mount.suid && !mount.exec);
         assert_eq!(mount.timeout, Some(Duration::from_millis(500)));

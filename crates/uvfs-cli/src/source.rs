@@ -23,12 +23,12 @@ use crate::suggest;
 use crate::sys;
 
 /// The sources that can be named as SOURCE.
-const SOURCES: &str = "tmpfs, mirror:SRC (a directory), ext4:IMAGE (a file or block device with an ext2, ext3 or ext4), kernfs:FILE (a TOML file that declares a tree), object:URL (an object store, read-only), or generated:SPEC such as generated:depth=2,files=100";
+const SOURCES: &str = "tmpfs, mirror:SRC (a directory), ext4:IMAGE (a file or block device with an ext2, ext3 or ext4), kernfs:FILE (a TOML file that declares a tree), object:URL (an object store), or generated:SPEC such as generated:depth=2,files=100";
 
 /// The names of drivers.
 pub const DRIVERS: [&str; 6] = ["tmpfs", "mirror", "ext4", "kernfs", "object", "generated"];
 /// Those with a path after the name.
-const OF_A_PATH: [&str; 3] = ["mirror", "ext4", "kernfs"];
+pub const OF_A_PATH: [&str; 3] = ["mirror", "ext4", "kernfs"];
 
 /// The source that was probably meant by one that is none: that of a path without its driver, or a driver with
 /// another spelling.

@@ -1,6 +1,7 @@
 //! `uvfs stat`: the figures of a mount, from the file `.uvfs/stats` in its root.
 //!
-//! It reads only that file, which is answered even if the file system hangs.
+//! It reads only that file, which is answered even if the file system hangs. With `--watch` on a terminal the figures
+//! become a [`picture`].
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,22 +17,29 @@ use uvfs_control::is_level;
 use crate::args;
 use crate::print;
 
+mod picture;
+
+use picture::History;
+
 /// Figures by name, in the order of the file.
 type Figures = Vec<(String, u64)>;
 
 /// Prints the figures, once or again and again.
 pub fn run(args: &args::Stat) -> Result<()> {
     let mut last: Option<(Instant, Figures)> = None;
+    let draws = args.watch.is_some() && !args.json && !args.all && io::stdout().is_terminal();
+    let mut history = History::default();
     loop {
         let (now, figures) = (Instant::now(), read(&args.dir)?);
+        let since = last.as_ref().map(|(then, before)| (now - *then, before));
         let text = if args.json {
             json(&figures)
+        } else if draws {
+            picture::draw(&args.dir.display().to_string(), &figures, since, &mut history)
         } else {
-            let since = last.as_ref().map(|(then, before)| (now - *then, before));
             table(&figures, since, args.all)
         };
-        let clear = if last.is_some() && io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
-        print::out(format!("{clear}{text}"))?;
+        print::out(text)?;
         let Some(seconds) = args.watch else { return Ok(()) };
         last = Some((now, figures));
         thread::sleep(Duration::try_from_secs_f64(seconds).context("--watch takes a number of seconds")?);

@@ -7,7 +7,7 @@
 use uvfs_fuse::{Mounted, Options, Permissions};
 
 /// Drivers in which nothing can be changed, whatever the mount says.
-const NEVER_WRITTEN: [&str; 3] = ["ext4", "generated", "object"];
+const NEVER_WRITTEN: [&str; 2] = ["ext4", "generated"];
 
 /// Options that mean nothing to `source`. `arguments`: those of `-o`. `asked`: their meaning.
 pub fn of_source(source: &str, arguments: &[String], asked: &Options) -> Vec<String> {

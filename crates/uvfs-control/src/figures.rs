@@ -4,7 +4,7 @@
 
 use uvfs::counters::{Counters, DriverCall};
 use uvfs::{Bail, CacheCounters};
-use uvfs_fuse::{Lookups, Notices, Passthrough, Requests, Shortages};
+use uvfs_fuse::{Latency, Lookups, Notices, Passthrough, RequestKind, Requests, Shortages};
 
 /// Figures that are levels: they go up and down, so a rate of them means nothing. The others only grow.
 const LEVELS: [&str; 8] = [
@@ -20,7 +20,7 @@ const LEVELS: [&str; 8] = [
 
 /// Whether the figure of this path is a level.
 pub fn is_level(path: &str) -> bool {
-    LEVELS.contains(&path)
+    LEVELS.contains(&path) || (path.starts_with("latency/") && !path.ends_with("_count"))
 }
 
 /// All counts, read at one time.
@@ -39,6 +39,8 @@ pub struct Snapshot {
     pub requests: Requests,
     /// Files lent to the kernel.
     pub passthrough: Passthrough,
+    /// The times of requests, in the order of [`RequestKind::ALL`].
+    pub latencies: Vec<Latency>,
 }
 
 /// One figure.
@@ -88,6 +90,7 @@ pub(crate) fn all() -> Vec<Figure> {
     ]);
     all.extend(of_memory());
     all.extend(of_lookasides());
+    all.extend(RequestKind::ALL.into_iter().flat_map(of_latency));
     let call = |call: DriverCall| {
         Figure::new(&format!("calls/{}", call.name()), CALLS, move |s| s.counters.calls(call))
     };
@@ -146,6 +149,21 @@ fn of_memory() -> Vec<Figure> {
             |s| s.shortages.overdrawn,
         ),
         Figure::new("memory/plain", "Entries that were listed without their nodes", |s| s.shortages.plain),
+    ]
+}
+
+/// Of one kind of requests.
+fn of_latency(kind: RequestKind) -> [Figure; 4] {
+    let figure = |what: &str, help, of: fn(&Latency) -> u64| {
+        Figure::new(&format!("latency/{}_{what}", kind.name()), help, move |s: &Snapshot| {
+            s.latencies.get(kind as usize).map_or(0, of)
+        })
+    };
+    [
+        figure("count", "Requests of the kind that were answered", |it| it.count),
+        figure("p50", "Nanoseconds within which half of them were answered", |it| it.p50),
+        figure("p99", "Nanoseconds within which 99 of 100 were answered", |it| it.p99),
+        figure("max", "Nanoseconds of the slowest", |it| it.max),
     ]
 }
 

@@ -29,7 +29,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use uvfs::{Errno, Result, Vfs};
 use uvfs_drivers::kernfs::{Kernfs, Meta, Node, Options, read_write};
 use uvfs_drivers::tmpfs::amount;
-use uvfs_fuse::{Lookups, Mounted};
+use uvfs_fuse::{Lookups, Mounted, RequestKind};
 
 pub use figures::{Figure, Snapshot, is_level};
 
@@ -117,6 +117,8 @@ impl ControlDir {
         let shortages = mounted.as_ref().map(|mounted| mounted.shortages()).unwrap_or_default();
         let notices = mounted.as_ref().map(|mounted| mounted.notices()).unwrap_or_default();
         let passthrough = mounted.as_ref().map(|mounted| mounted.passthrough()).unwrap_or_default();
+        let latency = |kind| mounted.as_ref().map(|mounted| mounted.latency(kind)).unwrap_or_default();
+        let latencies = RequestKind::ALL.into_iter().map(latency).collect();
         let requests = mounted.map(|mounted| mounted.requests()).unwrap_or_default();
         Ok(Snapshot {
             cache: vfs.cache().counters(),
@@ -126,11 +128,13 @@ impl ControlDir {
             notices,
             requests,
             passthrough,
+            latencies,
         })
     }
 
     fn fill(self: &Arc<Self>, root: &Node) -> Result<()> {
-        for dir in ["calls", "bails", "lookaside", "memory", "notices", "passthrough", "requests"] {
+        for dir in ["calls", "bails", "latency", "lookaside", "memory", "notices", "passthrough", "requests"]
+        {
             root.add_dir(dir, own(0o755))?;
         }
         for (index, figure) in self.figures.iter().enumerate() {
@@ -149,6 +153,7 @@ impl ControlDir {
             let mut figures = control.figures.iter();
             figures.try_for_each(|figure| line(out, format_args!("{} {}", figure.path, figure.of(&snapshot))))
         })?;
+        self.say(root, "pid", |_, out| line(out, std::process::id()))?;
         self.say(root, "source", |control, out| line(out, &control.source))?;
         self.say(root, "options", |control, out| line(out, &control.options))?;
         self.say(root, "permissions", |control, out| line(out, control.permissions()))?;

@@ -27,6 +27,7 @@ use crate::threads::pending::{For, Pending, Wait, Waiting};
 use crate::threads::pool::Pool;
 use crate::threads::readers::Readers;
 use crate::transport::{Asked, Attributes, Caller, Entry, NodeId, ROOT, Reply};
+use crate::wire::latency::Latencies;
 
 mod attrs;
 pub(crate) mod backing;
@@ -87,6 +88,7 @@ struct Core {
     spares_opendir: AtomicBool,
     revalidated: Revalidated,
     backings: Backings,
+    latencies: Latencies,
     /// Ends the telling of changes with this front end.
     outbox: OnceLock<Outbox>,
 }
@@ -114,6 +116,7 @@ impl Frontend {
                 spares_opendir: AtomicBool::new(false),
                 revalidated: Revalidated::default(),
                 backings: Backings::default(),
+                latencies: Latencies::default(),
                 outbox,
             }),
         }
@@ -178,6 +181,11 @@ impl Frontend {
 
     pub(crate) fn lookups(&self) -> Lookups {
         self.core.tally.lookups()
+    }
+
+    /// The times that requests take.
+    pub(crate) fn latencies(&self) -> &Latencies {
+        &self.core.latencies
     }
 
     pub(crate) fn requests(&self) -> Requests {

@@ -11,6 +11,7 @@
 pub(crate) mod dispatch;
 pub(crate) mod init;
 pub(crate) mod interrupts;
+pub(crate) mod latency;
 pub(crate) mod port;
 pub(crate) mod reply;
 pub(crate) mod request;

@@ -13,6 +13,7 @@
 //! | `clock` | a moment of a tree |
 //! | `find` | find's expressions, over any tree of names |
 //! | `protocol`, `server`, `client` | trees behind a Unix socket |
+//! | `watchman` | watchman's protocol, behind a second socket |
 
 mod client;
 mod clock;
@@ -25,6 +26,7 @@ mod server;
 mod snapshot;
 mod table;
 mod tree;
+mod watchman;
 
 pub use client::{IndexClient, usual_socket};
 pub use clock::ChangeClock;
@@ -35,6 +37,7 @@ pub use table::{FileFacts, HostHandle};
 pub use tree::{
     ChangesSince, FindOutcome, FindStart, IndexPhase, IndexedName, IndexedTree, TreeFigures, TreeLimits,
 };
+pub use watchman::{WATCHMAN_VERSION, WatchmanServer, watchman_command, watchman_socket};
 
 /// The README's example, compiled.
 #[cfg(doctest)]

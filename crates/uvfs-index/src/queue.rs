@@ -52,6 +52,8 @@ struct Waiting {
     /// Overflows of this queue, not of the kernel's.
     own_overflows: u64,
     ended: Option<String>,
+    /// The watch has ended: nothing is put in any more.
+    is_over: bool,
     stop: bool,
 }
 
@@ -72,7 +74,7 @@ impl ReportQueue {
     pub(crate) fn report(&self, report: Report) {
         let mut waiting = self.waiting.lock();
         // A lost report is lost whatever comes after it.
-        if waiting.overflow || waiting.all.contains(&report) {
+        if waiting.overflow || waiting.is_over || waiting.all.contains(&report) {
             return;
         }
         if waiting.order.len() >= MOST {
@@ -90,6 +92,9 @@ impl ReportQueue {
 
     fn overflows(&self) {
         let mut waiting = self.waiting.lock();
+        if waiting.is_over {
+            return;
+        }
         waiting.order.clear();
         waiting.all.clear();
         waiting.overflow = true;
@@ -175,8 +180,51 @@ impl Told for ReportQueue {
         self.overflows();
     }
 
+    /// Counts as a report: a question that begins now waits until the worker has given the tree up.
     fn ended(&self, why: &str) {
-        self.waiting.lock().ended = Some(why.to_owned());
+        let mut waiting = self.waiting.lock();
+        // Reading the tree anew because of an overflow would make a tree of it that nobody follows.
+        waiting.order.clear();
+        waiting.all.clear();
+        waiting.overflow = false;
+        waiting.is_over = true;
+        waiting.ended = Some(why.to_owned());
+        waiting.put_in += 1;
+        drop(waiting);
         self.more.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise a question between the end and the worker's notice of it is told that nothing has changed.
+    #[test]
+    fn a_question_waits_for_an_overflow_and_for_the_end_of_the_watch() {
+        let queue = ReportQueue::new(HostHandle::new(1, b"root"));
+        let asked = queue.put_in();
+        queue.overflow();
+        assert!(queue.put_in() > asked);
+        assert!(matches!(queue.take(), ToDo::Overflow(number) if number == queue.put_in()));
+        let asked = queue.put_in();
+        queue.ended("reading failed");
+        assert!(queue.put_in() > asked);
+        assert!(matches!(queue.take(), ToDo::Ended(_)));
+    }
+
+    /// A tree that nobody follows is not read anew, as if somebody did.
+    #[test]
+    fn nothing_comes_after_the_end_of_the_watch() {
+        let queue = ReportQueue::new(HostHandle::new(1, b"root"));
+        queue.overflow();
+        queue.ended("reading failed");
+        let asked = queue.put_in();
+        assert!(matches!(queue.take(), ToDo::Ended(_)));
+        queue.overflow();
+        queue.report(Report::Object(HostHandle::new(1, b"file")));
+        assert!(!queue.interrupts() && queue.put_in() == asked);
+        queue.stop();
+        assert!(matches!(queue.take(), ToDo::Stop));
     }
 }

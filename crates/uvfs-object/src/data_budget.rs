@@ -3,13 +3,23 @@
 //! A part takes its bytes before it is asked for, and gives them back when it is dropped. If there are not enough, the
 //! files that were read longest ago give up what they have and nobody waits for. A reader is never refused: if nothing
 //! can be freed, it asks for its own bytes only, and these are over the bound until the kernel has them.
+//!
+//! Bytes that were written and are not in the store cannot be given up. So a writer waits ([`DataBudget::wait`]); one
+//! writer at a time may exceed the bound, so that writers that wait for each other come to an end.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
+use std::time::Duration;
+
 use parking_lot::Mutex;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::object_reader::OpenObject;
+use crate::store::Failed;
+
+/// How long a writer waits for memory before it gets ENOMEM.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The bound.
 #[derive(Debug)]
@@ -21,6 +31,10 @@ pub(crate) struct DataBudget {
     /// Orders reads.
     clock: AtomicU64,
     open: Mutex<Vec<Weak<OpenObject>>>,
+    /// Bytes were given back.
+    freed: Notify,
+    /// The right of one writer to exceed the bound.
+    exceeding: Arc<Semaphore>,
 }
 
 /// Bytes that a part has; given back when dropped.
@@ -30,6 +44,7 @@ pub(crate) struct DataShare(Arc<DataBudget>, u64);
 impl Drop for DataShare {
     fn drop(&mut self) {
         self.0.used.fetch_sub(self.1, Relaxed);
+        self.0.freed.notify_waiters();
     }
 }
 
@@ -41,6 +56,8 @@ impl DataBudget {
             peak: AtomicU64::new(0),
             clock: AtomicU64::new(0),
             open: Mutex::default(),
+            freed: Notify::new(),
+            exceeding: Arc::new(Semaphore::new(1)),
         })
     }
 
@@ -96,5 +113,33 @@ impl DataBudget {
             }
         }
         None
+    }
+
+    /// Take bytes for a writer, which keeps `right` once it has it, and gives it back with its bytes.
+    ///
+    /// # Errors
+    /// ENOMEM: there were none for [`PATIENCE`].
+    pub(crate) async fn wait(
+        self: &Arc<Self>,
+        bytes: u64,
+        right: &mut Option<OwnedSemaphorePermit>,
+    ) -> Result<DataShare, Failed> {
+        let waits = async {
+            loop {
+                // Before the attempt: what is freed after it wakes this.
+                let freed = self.freed.notified();
+                if let Some(share) = self.take(bytes) {
+                    return share;
+                }
+                if right.is_some() {
+                    return self.overdraw(bytes);
+                }
+                tokio::select! {
+                    () = freed => {}
+                    permit = self.exceeding.clone().acquire_owned() => *right = permit.ok(),
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, waits).await.map_err(|_| libc::ENOMEM)
     }
 }

@@ -1,7 +1,12 @@
 //! Open directories: names of a listing, from any place on.
 //!
-//! The place after an entry is the listing's number and the entry's index: so the kernel's own cache of names never joins
-//! the beginning of one listing to the end of another. A reader that begins anew after the TTL gets a new listing.
+//! The place after an entry is its index, and a digest of the names up to it. The kernel's own cache of names may lack the
+//! end, and goes on in a listing that began later: it gets the rest if the names before are the same, else ESTALE. So it
+//! never joins the beginning of one listing to the end of another. A reader that begins anew after the TTL gets a new
+//! listing.
+//!
+//! After the names of the listing come those of new files that are being written here, which no LIST tells. Those that were
+//! so at the beginning count too: a file that is published meanwhile is in neither LIST nor table.
 //!
 //! An entry with a node is a lookup of the kernel's. It counts when it is taken, and is taken back if it turns out that
 //! the reply had no room for it: then the stream is dropped before another entry is taken.
@@ -33,78 +38,118 @@ const DOTS: usize = 2;
 const REPLY: usize = 1024;
 const INDEX_BITS: u32 = 32;
 
+type Joined = std::result::Result<Arc<DirListing>, Failed>;
+
+/// The place after the entry with an index.
+fn place(digest: u32, index: usize) -> u64 {
+    u64::from(digest) << INDEX_BITS | (index as u64 + 1)
+}
+
+fn index_of(offset: u64) -> usize {
+    (offset & ((1 << INDEX_BITS) - 1)) as usize
+}
+
 /// An open directory.
 pub(crate) struct DirHandle {
     node: Node,
     fh: u64,
     listing: Mutex<Option<Arc<DirListing>>>,
+    /// Names of new files when the reader began; once the listing is at its end, those that it has not told.
+    unlisted: Mutex<Unlisted>,
+}
+
+#[derive(Default)]
+struct Unlisted {
+    names: Vec<String>,
+    is_final: bool,
 }
 
 impl DirHandle {
     pub(crate) fn new(node: Node, fh: u64) -> Self {
-        Self { node, fh, listing: Mutex::default() }
+        Self { node, fh, listing: Mutex::default(), unlisted: Mutex::default() }
     }
 
     pub(crate) fn node(&self) -> &Node {
         &self.node
     }
 
-    /// The listing that a place belongs to, and the index in it.
-    fn at(
-        &self,
-        listings: &Listings,
-        tree: &Tree,
-        offset: u64,
-    ) -> std::result::Result<(Arc<DirListing>, usize), Failed> {
+    /// The listing to read from: the handle's own, if it has one that will do; else one that others began, or a new one.
+    fn listing(&self, listings: &Listings, will_do: impl Fn(&DirListing) -> bool) -> Joined {
         let mut own = self.listing.lock();
-        let (number, index) = (offset >> INDEX_BITS, offset & ((1 << INDEX_BITS) - 1));
-        if let Some(listing) = &*own {
-            let is_own = listing.number & (u64::MAX >> (INDEX_BITS + 1)) == number;
-            let is_new = offset == 0 && !tree.left(listing.began).is_zero() && !listing.is_failed();
-            if is_own || is_new {
-                return Ok((listing.clone(), index as usize));
-            }
-        }
-        // Anew; or the kernel goes on in names that it has cached from another handle's listing.
-        if offset != 0 {
-            let joined = listings.join(&self.node)?;
-            if joined.number & (u64::MAX >> (INDEX_BITS + 1)) != number {
-                return Err(libc::ESTALE);
-            }
-            *own = Some(joined.clone());
-            return Ok((joined, index as usize));
+        if let Some(listing) = own.as_ref().filter(|listing| will_do(listing)) {
+            return Ok(listing.clone());
         }
         if let Some(old) = own.take() {
             old.leaves(self.fh);
         }
         let joined = listings.join(&self.node)?;
         *own = Some(joined.clone());
-        Ok((joined, 0))
+        Ok(joined)
+    }
+
+    /// The listing that a place belongs to, and the batch with its index.
+    async fn at(
+        &self,
+        listings: &Listings,
+        tree: &Tree,
+        offset: u64,
+    ) -> std::result::Result<(Arc<DirListing>, Option<Arc<Batch>>), Failed> {
+        let digest = (offset >> INDEX_BITS) as u32;
+        let index = index_of(offset).saturating_sub(DOTS);
+        let is_current = |listing: &DirListing| listing.is_current(tree) && !listing.is_failed();
+        let mut listing = self.listing(listings, |own| offset != 0 || is_current(own))?;
+        for is_last in [false, true] {
+            listing.reads(self.fh, index);
+            let batch = listing.batch(listings, index).await;
+            match batch {
+                Ok(batch) if listing.digest_before(index) == Some(digest) => return Ok((listing, batch)),
+                // The names were dropped, or are others.
+                Ok(_) | Err(libc::ESTALE) if !is_last => listing = self.listing(listings, |_| false)?,
+                Ok(_) => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Err(libc::ESTALE)
     }
 
     /// The entries from a place on: some of them, or none at the end.
     ///
     /// # Errors
-    /// The error of the LIST. ESTALE: the place is in names that were dropped.
+    /// The error of the LIST. ESTALE: the names before the place are not those that were read.
     pub(crate) async fn entries(
         &self,
         listings: &Listings,
         tree: Arc<Tree>,
+        unlisted: impl Fn() -> Vec<String>,
         offset: u64,
     ) -> std::result::Result<Entries, Failed> {
-        let (listing, index) = self.at(listings, &tree, offset)?;
-        let name_index = index.saturating_sub(DOTS);
-        listing.reads(self.fh, name_index);
-        let batch = listing.batch(listings, name_index).await?;
+        if offset == 0 {
+            *self.unlisted.lock() = Unlisted { names: unlisted(), is_final: false };
+        }
+        let (listing, batch) = self.at(listings, &tree, offset).await?;
+        let index = index_of(offset);
         if batch.is_none()
             && let Some(state) = self.node.data().dir()
         {
             state.read.store(listing.began, Relaxed);
         }
-        let number = (listing.number & (u64::MAX >> (INDEX_BITS + 1))) << INDEX_BITS;
         let mut entries =
-            Entries { tree, dir: self.node.clone(), number, ready: VecDeque::new(), taken: None };
+            Entries { tree, dir: self.node.clone(), ready: VecDeque::new(), taken: None };
         entries.fill(index, batch.as_deref());
+        if batch.is_none() {
+            let mut known = self.unlisted.lock();
+            if !known.is_final {
+                let mut names = unlisted();
+                names.append(&mut known.names);
+                names.sort_unstable();
+                names.dedup();
+                names.retain(|name| entries.is_untold(name, listing.number));
+                *known = Unlisted { names, is_final: true };
+            }
+            let end = listing.end();
+            let digest = listing.digest_before(end).unwrap_or_default();
+            entries.fill_unlisted(index, (end, digest), &known.names);
+        }
         Ok(entries)
     }
 }
@@ -128,7 +173,6 @@ struct Ready {
 pub(crate) struct Entries {
     tree: Arc<Tree>,
     dir: Node,
-    number: u64,
     ready: VecDeque<Ready>,
     /// The node of the entry that was taken last, which may not fit into the reply.
     taken: Option<u64>,
@@ -136,9 +180,8 @@ pub(crate) struct Entries {
 
 impl Entries {
     fn fill(&mut self, from: usize, batch: Option<&Batch>) {
-        let next = |index: usize| self.number | (index as u64 + 1);
         for (at, dots) in [".", ".."].into_iter().enumerate().skip(from) {
-            self.ready.push_back(Ready { name: dots.into(), is_dir: true, next: next(at), is_dot: true });
+            self.ready.push_back(Ready { name: dots.into(), is_dir: true, next: place(0, at), is_dot: true });
         }
         let Some(batch) = batch else { return };
         let skip = from.saturating_sub(DOTS).saturating_sub(batch.first);
@@ -146,18 +189,37 @@ impl Entries {
         let lines = lines.map(|(at, line)| Ready {
             name: (*line.name).into(),
             is_dir: line.is_dir,
-            next: next(batch.first + at + DOTS),
+            next: place(line.digest, batch.first + at + DOTS),
             is_dot: false,
         });
         self.ready.extend(lines);
     }
 
+    /// `end`: the index after the last name of the listing, and the digest of all.
+    fn fill_unlisted(&mut self, from: usize, end: (usize, u32), names: &[String]) {
+        let (end, digest) = end;
+        let skip = from.saturating_sub(DOTS).saturating_sub(end);
+        let names = names.iter().enumerate().skip(skip).take(REPLY);
+        self.ready.extend(names.map(|(at, name)| Ready {
+            name: name.into(),
+            is_dir: false,
+            next: place(digest, end + at + DOTS),
+            is_dot: false,
+        }));
+    }
+
+    /// Whether a name leads to a node, and a listing has not told it.
+    fn is_untold(&self, name: &str, listing: u64) -> bool {
+        self.child(name.as_bytes()).is_some_and(|node| node.data().listing() != listing)
+    }
+
     fn node(&self, entry: &Ready) -> Option<Node> {
-        if entry.is_dot {
-            return None;
-        }
+        if entry.is_dot { None } else { self.child(entry.name.as_encoded_bytes()) }
+    }
+
+    fn child(&self, name: &[u8]) -> Option<Node> {
         let dir = self.tree.cache().borrow(self.dir.id())?;
-        match dir.child(entry.name.as_encoded_bytes()) {
+        match dir.child(name) {
             NodeKnown::Hit(node) => Some(node.to_owned()),
             _ => None,
         }
@@ -204,14 +266,15 @@ impl Stream for NodeEntries {
         let Some(entry) = own.ready.pop_front() else { return Poll::Ready(None) };
         let node = own.node(&entry);
         let inode = own.number_of(&entry, node.as_ref());
-        let (attr, entry_ttl) = match &node {
+        let (attr, entry_ttl, attr_ttl) = match &node {
             Some(node) => {
                 own.tree.count_lookup(node);
                 own.taken = Some(own.tree.id(node));
-                (own.tree.attr(node), own.tree.name_ttl(node))
+                let attr_ttl = if node.data().is_writing() { Duration::ZERO } else { ALWAYS };
+                (own.tree.attr(node), own.tree.name_ttl(node), attr_ttl)
             }
             // A node id of 0: listed, not looked up.
-            None => (own.tree.absent(Duration::ZERO).attr, Duration::ZERO),
+            None => (own.tree.absent(Duration::ZERO).attr, Duration::ZERO, ALWAYS),
         };
         Poll::Ready(Some(Ok(DirectoryEntryPlus {
             inode,
@@ -221,7 +284,7 @@ impl Stream for NodeEntries {
             offset: entry.next as i64,
             attr,
             entry_ttl,
-            attr_ttl: ALWAYS,
+            attr_ttl,
         })))
     }
 }

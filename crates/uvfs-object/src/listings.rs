@@ -8,22 +8,26 @@
 //! The directory is complete in the tree only if the LIST ended without an error and all its names were cached. A LIST
 //! that fails midway fails its readers, and is not joined any more.
 //!
+//! This mount's own changes are not undone by a LIST that began before them: [`crate::changed`]. After a change, readers that
+//! begin anew make a new LIST ([`Listings::forget`]).
+//!
 //! A batch that all readers have passed is dropped, so one reader of ten million names holds two batches.
 //!
 //! Locks: the async lock of the source is held across calls of the store. The other mutexes are leaves.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use uvfs_cache::{CacheError, InodeId, NodeKnown, NodeListing, Ttl};
+use uvfs_cache::{InodeId, NodeKnown, NodeListing, Ttl};
 use uvfs_path::machinery::Patience;
 
 use crate::names::{Gathered, Kind, Named, Unshown};
 use crate::store::{Failed, Listed, Listing, PAGE, Store};
 use crate::tree::{Node, ObjectNode, Tree};
 use crate::version::Version;
+use crate::walks::Walks;
 
 /// Names in one batch: also the most that a lookup lists.
 pub(crate) const BATCH: usize = 4 * PAGE;
@@ -33,6 +37,15 @@ pub(crate) const BATCH: usize = 4 * PAGE;
 pub(crate) struct Line {
     pub(crate) name: Box<str>,
     pub(crate) is_dir: bool,
+    /// The digest of the names up to here.
+    pub(crate) digest: u32,
+}
+
+/// The digest of names, one after the other; 31 bits. FNV-1a.
+fn digest(before: u32, name: &str) -> u32 {
+    let bytes = name.bytes().chain([b'/']);
+    let hash = bytes.fold(before ^ 0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    hash & (u32::MAX >> 1)
 }
 
 /// Names of a batch, from index `first` of the directory on.
@@ -47,12 +60,25 @@ struct Read {
     batches: VecDeque<Arc<Batch>>,
     /// Index after the last name that has been listed.
     end: usize,
+    /// The digest of the names up to there.
+    digest: u32,
     is_ended: bool,
     failed: Option<Failed>,
     /// Batches at the beginning were dropped.
     headless: bool,
     /// Readers, and the index that each may need next.
     readers: HashMap<u64, usize>,
+}
+
+impl Read {
+    /// Drop batches that all readers have passed.
+    fn trim(&mut self) {
+        let least = self.readers.values().copied().min().unwrap_or_default();
+        while self.batches.front().is_some_and(|batch| batch.first + batch.lines.len() < least) {
+            self.batches.pop_front();
+            self.headless = true;
+        }
+    }
 }
 
 struct Source {
@@ -73,14 +99,25 @@ pub(crate) struct DirListing {
     pub(crate) began: u64,
     dir: Node,
     key: String,
+    /// A name was changed here since it began.
+    outdated: AtomicBool,
     source: tokio::sync::Mutex<Source>,
     read: Mutex<Read>,
 }
 
+impl Drop for DirListing {
+    fn drop(&mut self) {
+        if let Some(state) = self.dir.data().dir() {
+            state.changed.leave();
+        }
+    }
+}
+
 /// Listings that may be joined.
 pub(crate) struct Listings {
-    tree: Arc<Tree>,
-    store: Store,
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) store: Store,
+    pub(crate) walks: Walks,
     pub(crate) unshown: Unshown,
     joinable: Mutex<HashMap<InodeId, Weak<DirListing>>>,
     next: AtomicU64,
@@ -88,7 +125,8 @@ pub(crate) struct Listings {
 
 impl Listings {
     pub(crate) fn new(tree: Arc<Tree>, store: Store) -> Self {
-        Self { tree, store, unshown: Unshown::default(), joinable: Mutex::default(), next: AtomicU64::new(1) }
+        let (unshown, walks) = (Unshown::default(), Walks::default());
+        Self { tree, store, walks, unshown, joinable: Mutex::default(), next: AtomicU64::new(1) }
     }
 
     /// The listing of a directory: one that others began, or a new one.
@@ -103,15 +141,28 @@ impl Listings {
         {
             return Ok(known);
         }
+        self.begin(&mut joinable, dir, key, None)
+    }
+
+    fn begin(
+        &self,
+        joinable: &mut HashMap<InodeId, Weak<DirListing>>,
+        dir: &Node,
+        key: String,
+        began: Option<u64>,
+    ) -> Result<Arc<DirListing>, Failed> {
         if joinable.len() > 64 {
             joinable.retain(|_, listing| listing.strong_count() != 0);
         }
+        let state = dir.data().dir().ok_or(libc::ENOTDIR)?;
+        state.changed.enter();
         let source = Source { listing: None, raw: Vec::new(), whole: None, all_cached: true, batches: 0 };
         let listing = Arc::new(DirListing {
             number: self.next.fetch_add(1, Relaxed),
-            began: self.tree.now(),
+            began: began.unwrap_or_else(|| self.tree.now()),
             dir: dir.clone(),
             key,
+            outdated: AtomicBool::new(false),
             source: tokio::sync::Mutex::new(source),
             read: Mutex::default(),
         });
@@ -119,27 +170,81 @@ impl Listings {
         Ok(listing)
     }
 
+    /// The listing of a directory whose keys are all told, unless others list it now.
+    pub(crate) fn begin_told(
+        &self,
+        dir: &Node,
+        key: String,
+        raw: Vec<Listed>,
+        began: u64,
+    ) -> Option<Arc<DirListing>> {
+        let mut joinable = self.joinable.lock();
+        let known = joinable.get(&dir.id()).and_then(Weak::upgrade);
+        if known.is_some_and(|known| known.is_joinable(&self.tree)) {
+            return None;
+        }
+        let listing = self.begin(&mut joinable, dir, key, Some(began)).ok()?;
+        // Counted in only now, so a removal since the page was asked for may have left no name.
+        if dir.data().dir().is_none_or(|state| state.changed.is_changed_since(began)) {
+            joinable.remove(&dir.id());
+            return None;
+        }
+        // Nobody has it before the map's lock is free.
+        let mut source = listing.source.try_lock().ok()?;
+        (source.listing, source.raw) = (Some(self.store.told()), raw);
+        drop(source);
+        Some(listing)
+    }
+
     /// The next that needs the directory's names asks the store.
     pub(crate) fn forget(&self, dir: &Node) {
-        self.joinable.lock().remove(&dir.id());
+        let known = self.joinable.lock().remove(&dir.id());
+        if let Some(listing) = known.and_then(|known| known.upgrade()) {
+            listing.outdated.store(true, Relaxed);
+        }
+    }
+
+    /// A name in a directory was changed here, so that the kernel's and other readers' names are outdated.
+    pub(crate) fn changed(&self, dir: &Node) {
+        self.forget(dir);
+        if let Some(state) = dir.data().dir() {
+            state.read.store(0, Relaxed);
+        }
+    }
+
+    /// A directory that was made a moment ago has no names, and costs no LIST.
+    pub(crate) fn is_new(&self, dir: &Node) {
+        let Some(state) = dir.data().dir() else { return };
+        if dir.begin_listing().complete(Ttl::For(self.tree.ttl)) {
+            state.began.store(self.tree.now(), Relaxed);
+            state.listed.store(self.tree.now(), Relaxed);
+            state.whole.store(self.next.fetch_add(1, Relaxed), Relaxed);
+        }
     }
 }
 
 impl DirListing {
     fn is_joinable(&self, tree: &Tree) -> bool {
         let read = self.read.lock();
-        read.failed.is_none() && !read.headless && !tree.left(self.began).is_zero()
+        read.failed.is_none() && !read.headless && self.is_current(tree)
     }
 
     /// A reader's next index: batches before the first that any reader needs are dropped.
     pub(crate) fn reads(&self, reader: u64, from: usize) {
         let mut read = self.read.lock();
         read.readers.insert(reader, from);
-        let least = read.readers.values().copied().min().unwrap_or_default();
-        while read.batches.front().is_some_and(|batch| batch.first + batch.lines.len() < least) {
-            read.batches.pop_front();
-            read.headless = true;
+        read.trim();
+    }
+
+    /// The digest of the names before an index, if they were listed and not dropped.
+    pub(crate) fn digest_before(&self, index: usize) -> Option<u32> {
+        let read = self.read.lock();
+        if index == 0 || index >= read.end {
+            return Some(if index == 0 { 0 } else { read.digest });
         }
+        let last = index - 1;
+        let batch = read.batches.iter().find(|batch| (batch.first..batch.first + batch.lines.len()).contains(&last));
+        batch.and_then(|batch| batch.lines.get(last - batch.first)).map(|line| line.digest)
     }
 
     pub(crate) fn leaves(&self, reader: u64) {
@@ -185,11 +290,47 @@ impl DirListing {
         self.read.lock().failed.is_some()
     }
 
+    /// Publish a directory that was told ahead of a walk.
+    ///
+    /// # Errors
+    /// A store that lists names only has failed to tell a version.
+    pub(crate) async fn batch_of_told(&self, at: &Listings) -> Result<(), Failed> {
+        let mut source = self.source.lock().await;
+        if source.batches == 0 { self.take(at, &mut source).await } else { Ok(()) }
+    }
+
+    /// Whether it is believed still.
+    pub(crate) fn is_current(&self, tree: &Tree) -> bool {
+        !self.outdated.load(Relaxed) && !tree.left(self.began).is_zero()
+    }
+
+    /// Index after the last name that has been listed.
+    pub(crate) fn end(&self) -> usize {
+        self.read.lock().end
+    }
+
     /// One more batch. If the future is dropped, the next call goes on where this one was.
     async fn advance(&self, at: &Listings, source: &mut Source) -> Result<(), Failed> {
+        let mut page = None;
         if source.listing.is_none() {
-            source.listing = Some(at.store.list(&self.key).await?);
+            page = at.page(&self.dir, &self.key).await?;
+            source.listing = Some(match &mut page {
+                Some(page) => {
+                    source.raw = std::mem::take(&mut page.own);
+                    at.store.told()
+                }
+                None => at.store.list(&self.key).await?,
+            });
         }
+        self.take(at, source).await?;
+        if let Some(page) = page {
+            at.adopt(page).await;
+        }
+        Ok(())
+    }
+
+    /// Take a batch out of the listing, and publish it.
+    async fn take(&self, at: &Listings, source: &mut Source) -> Result<(), Failed> {
         let Source { listing, raw, whole, all_cached, batches } = source;
         let Some(listing) = listing else { return Err(libc::EIO) };
         listing.more(BATCH, raw).await?;
@@ -205,7 +346,8 @@ impl DirListing {
         }
         let ended = listing.is_ended();
         let (names, bad) = gathered.finish();
-        let publishing = Publishing { tree: &at.tree, dir: &self.dir, number: self.number, batch: *batches };
+        let (number, began) = (self.number, self.began);
+        let publishing = Publishing { tree: &at.tree, dir: &self.dir, number, began, batch: *batches };
         let listed_before = publishing.outdate(&names);
         whole.get_or_insert_with(|| self.dir.begin_listing());
         *all_cached &= publishing.publish(&names).await;
@@ -214,24 +356,35 @@ impl DirListing {
         *batches += 1;
         at.unshown.note(&self.key, &bad);
         let lines = names.into_iter().zip(listed_before).filter(|(_, before)| !before);
-        let lines = lines.map(|(Named { name, kind }, _)| Line { name, is_dir: matches!(kind, Kind::Dir) });
         let state = self.dir.data().dir();
         let is_first = {
             let mut read = self.read.lock();
+            let mut now = read.digest;
+            let lines = lines.map(|(Named { name, kind }, _)| {
+                now = digest(now, &name);
+                Line { name, is_dir: matches!(kind, Kind::Dir), digest: now }
+            });
             let batch = Batch { first: read.end, lines: lines.collect() };
+            read.digest = now;
             read.end += batch.lines.len();
             read.is_ended = ended;
             read.batches.push_back(Arc::new(batch));
-            read.batches.len() == 1 && !read.headless
+            let is_first = read.batches.len() == 1 && !read.headless;
+            read.trim();
+            is_first
         };
         if let Some(state) = state.filter(|_| is_first) {
             state.large.store(!ended, Relaxed);
         }
         if ended {
             let whole = source.whole.take();
-            let complete =
-                source.all_cached && whole.is_some_and(|whole| whole.complete(Ttl::For(at.tree.ttl)));
+            // Looked at after the question to the cache began: a name that is made later cannot leave it unseen.
+            let changed = state.is_none_or(|state| state.changed.is_changed_since(self.began));
+            let complete = source.all_cached
+                && !changed
+                && whole.is_some_and(|whole| whole.complete(Ttl::For(at.tree.ttl)));
             if let Some(state) = state {
+                state.began.store(self.began, Relaxed);
                 state.listed.store(at.tree.now(), Relaxed);
                 state.asked.store(0, Relaxed);
                 state.whole.store(if complete { self.number } else { 0 }, Relaxed);
@@ -246,6 +399,7 @@ struct Publishing<'a> {
     tree: &'a Tree,
     dir: &'a Node,
     number: u64,
+    began: u64,
     batch: u64,
 }
 
@@ -263,7 +417,7 @@ impl Publishing<'_> {
     fn outdate(&self, names: &[Named]) -> Vec<bool> {
         let outdate = |named: &Named| {
             let Some(node) = self.known(&named.name) else { return false };
-            if !node.data().is(&named.kind) {
+            if !node.data().is_written_since(self.began) && !node.data().is(&named.kind) {
                 self.dir.invalidate(named.name.as_bytes());
             }
             node.data().listing() == self.number && node.data().batch() < self.batch
@@ -273,47 +427,57 @@ impl Publishing<'_> {
 
     /// Whether all names are in the cache now.
     async fn publish(&self, names: &[Named]) -> bool {
-        let question = self.dir.begin_listing();
         // Once memory was waited for in vain, the rest is listed only.
         let mut all = true;
-        let mut short = false;
         for named in names {
-            if short {
-                return false;
-            }
             let mut patience = self.tree.patience();
             loop {
-                match self.publish_one(&question, named, &patience).await {
-                    Ok(node) => {
-                        self.tree.told(&node, self.number, self.batch);
-                        all &= node.name().is_some();
+                match self.publish_one(named, &patience).await {
+                    Ok(named) => {
+                        all &= named;
                         break;
                     }
                     Err(_) if patience.again().await => {}
-                    Err(_) => {
-                        (all, short) = (false, true);
-                        break;
-                    }
+                    Err(_) => return false,
                 }
             }
         }
         all
     }
 
-    async fn publish_one(
-        &self,
-        question: &NodeListing<ObjectNode>,
-        named: &Named,
-        patience: &Patience<'_>,
-    ) -> Result<Node, Failed> {
+    /// Whether the name is in the cache now. The name lock keeps this mount's own changes of the name before or after.
+    async fn publish_one(&self, named: &Named, patience: &Patience<'_>) -> Result<bool, Failed> {
         let name = named.name.as_bytes();
-        let previous = match self.known(&named.name) {
-            Some(node) => Some(node),
-            // Its entry may have expired.
-            None => self.dir.lock_name(name).await.previous(),
+        if let Some(node) = self.known(&named.name).filter(|node| node.data().is(&named.kind)) {
+            self.told(&node);
+            return Ok(true);
+        }
+        let mut lock = self.dir.lock_name(name).await;
+        let previous = lock.previous();
+        let is_written = previous.as_ref().is_some_and(|node| node.data().is_written_since(self.began));
+        let state = self.dir.data().dir();
+        let is_removed = || {
+            state.is_some_and(|state| state.changed.is_removed_since(&named.name, self.began))
         };
+        // This mount knows better than a LIST that began before.
+        if let Some(node) = previous.as_ref().filter(|_| is_written) {
+            self.told(node);
+        }
+        if is_written || is_removed() {
+            return Ok(is_written);
+        }
         let answer = self.tree.answer(previous.as_ref(), &named.kind);
-        let found: Result<Node, CacheError> = question.found(name, answer).await;
-        self.tree.attempt(patience, || found)
+        let node = self.tree.attempt(patience, || lock.found(answer))?;
+        self.told(&node);
+        Ok(node.name().is_some())
+    }
+
+    fn told(&self, node: &Node) {
+        let data = node.data();
+        if data.is_written_since(self.began) {
+            data.note_listed(self.number, self.batch);
+        } else {
+            self.tree.told(node, self.number, self.batch);
+        }
     }
 }

@@ -22,7 +22,7 @@ use crate::tree::{Node, ObjectNode, Tree};
 const LISTINGS: usize = 2;
 
 /// Names of a listed directory that are asked for one by one, at two calls each, before it is listed again.
-const ASKED: u32 = 8;
+const ASKED: u32 = 2;
 
 /// How a miss is answered.
 enum Next {
@@ -49,8 +49,11 @@ impl Finder {
         let mut evicted = false;
         if whole != 0 && !left.is_zero() {
             match ticket.previous() {
-                // An older listing told it: the name is gone.
-                Some(previous) if previous.data().listing() != whole => {
+                // An older answer told it: the name is gone.
+                Some(previous)
+                    if previous.data().listing() != whole
+                        && previous.data().told() < state.began.load(Relaxed) =>
+                {
                     ticket.absent(Ttl::For(left));
                     return Ok(Next::Absent(left));
                 }
@@ -108,7 +111,10 @@ impl Finder {
     }
 
     /// The node of a name. `Err` of a duration: there is none, and the kernel may believe that for so long.
-    async fn find(&self, dir: &Node, name: &str) -> Result<Result<Node, Duration>, Failed> {
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(crate) async fn find(&self, dir: &Node, name: &str) -> Result<Result<Node, Duration>, Failed> {
         let mut lists = LISTINGS;
         loop {
             let found = dir.lookup(name.as_bytes()).await.map_err(uvfs_cache::Errno::raw_os_error)?;

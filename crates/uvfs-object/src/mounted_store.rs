@@ -96,7 +96,7 @@ fn serve(
     // A comma would end the option in which fusermount3 passes it on.
     mount.fs_name(options.fsname.as_deref().unwrap_or(name).replace(',', "\\,"));
     mount
-        .read_only(true)
+        .read_only(options.read_only)
         .default_permissions(true)
         .allow_other(options.allow_other)
         .custom_options("subtype=uvfs");
@@ -199,6 +199,17 @@ impl MountedStore {
 }
 
 impl MountedStore {
+    /// Give up what is being written, for a process that ends while its mount is in use: so no parts stay in the store. The
+    /// programs that write get errors.
+    pub fn end_writers(&self) {
+        if let Some(runtime) = &self.runtime {
+            let ends = self.handle.end_writers();
+            if runtime.block_on(async { tokio::time::timeout(PATIENCE, ends).await }).is_err() {
+                tracing::warn!("the store does not answer: parts of uploads may be left in it");
+            }
+        }
+    }
+
     /// End the connection of a mount that was detached before.
     fn abort(&self) {
         let file = format!("/sys/fs/fuse/connections/{}/abort", self.connection);
@@ -220,6 +231,7 @@ impl Drop for MountedStore {
             self.abort();
             self.wait_for(GRACE);
         }
+        self.end_writers();
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(GRACE);
         }

@@ -68,6 +68,16 @@ pub(crate) fn is_possible(dir: &str, name: &str) -> bool {
     matches!(place(dir, &key), Place::File(_)) || matches!(place(dir, &format!("{key}/")), Place::Dir(_))
 }
 
+/// Whether a file, or a directory, of this name would be shown. Others cannot be made: OpenDAL would ask for another key.
+pub(crate) fn is_shown(dir: &str, name: &str, is_dir: bool) -> bool {
+    let key = format!("{dir}{name}{}", if is_dir { "/" } else { "" });
+    match place(dir, &key) {
+        Place::File(shown) => !is_dir && shown == name,
+        Place::Dir(shown) => is_dir && shown == name,
+        Place::Own | Place::Bad(_) => false,
+    }
+}
+
 /// Keys that are not shown.
 #[derive(Debug, Default)]
 pub(crate) struct Unshown {
@@ -154,6 +164,8 @@ mod tests {
         assert_eq!(place("", &long), Place::File(&long));
         assert!(matches!(place("", &format!("{long}n/")), Place::Bad(_)));
         assert!(is_possible("a/", "b") && is_possible("a/", "ends in space "));
+        assert!(is_shown("a/", "b", false) && is_shown("a/", "ends in space ", true));
+        assert!(!is_shown("a/", "ends in space ", false) && !is_shown("", " b", true) && !is_shown("", "..", true));
         assert!(!is_possible("", " b") && !is_possible("", &format!("{long}n")));
     }
 

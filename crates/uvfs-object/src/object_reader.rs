@@ -11,7 +11,7 @@
 //! nobody waits for is cancelled. Reads within [`SLACK`] of the expected place count as following, because the kernel's
 //! own read-ahead comes in any order.
 //!
-//! The mutex of the window is held for a few steps only, never across an await.
+//! The mutexes are held for a few steps only, never across an await; that of the source is a leaf.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -65,10 +65,17 @@ struct Window {
     parts: VecDeque<Part>,
 }
 
-/// One open file.
-pub(crate) struct OpenObject {
+/// The key and the version of an open file. Only a rename by this mount changes them, and the content stays.
+#[derive(Clone)]
+struct Source {
     key: Arc<str>,
     version: Arc<Version>,
+}
+
+/// One open file.
+pub(crate) struct OpenObject {
+    source: Mutex<Source>,
+    size: u64,
     store: Store,
     budget: Arc<DataBudget>,
     part_size: u64,
@@ -80,7 +87,7 @@ pub(crate) struct OpenObject {
 
 impl std::fmt::Debug for OpenObject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "OpenObject({:?})", self.key)
+        write!(f, "OpenObject({:?})", self.source.lock().key)
     }
 }
 
@@ -115,9 +122,10 @@ impl OpenObject {
     ) -> Result<Arc<Self>, Failed> {
         // Some parts must fit at once, also those of other files.
         let most = (budget.limit() / 4).max(FIRST);
+        let size = version.size;
         let object = Arc::new(Self {
-            key: key.into(),
-            version: Arc::new(version),
+            source: Mutex::new(Source { key: key.into(), version: Arc::new(version) }),
+            size,
             store,
             budget: budget.clone(),
             part_size: part_size.clamp(FIRST, most),
@@ -127,19 +135,29 @@ impl OpenObject {
             last_read: AtomicU64::new(budget.tick()),
         });
         budget.register(&object);
-        if object.version.size == 0 {
-            let now = object.store.head(&object.key).await?;
-            return if now.is_some_and(|now| object.version.is(&now)) {
+        if object.size == 0 {
+            let Source { key, version } = object.source();
+            let now = object.store.head(&key).await?;
+            return if now.is_some_and(|now| version.is(&now)) {
                 Ok(object)
             } else {
                 Err(libc::ESTALE)
             };
         }
-        let first = object.start(&mut object.window.lock(), 0..FIRST.min(object.version.size), true);
+        let first = object.start(&mut object.window.lock(), 0..FIRST.min(object.size), true);
         if let Some(fetch) = first {
             fetch.await?;
         }
         Ok(object)
+    }
+
+    fn source(&self) -> Source {
+        self.source.lock().clone()
+    }
+
+    /// This mount has renamed it.
+    pub(crate) fn moved(&self, key: &str, version: &Version) {
+        *self.source.lock() = Source { key: key.into(), version: Arc::new(version.clone()) };
     }
 
     pub(crate) fn last_read(&self) -> u64 {
@@ -162,7 +180,8 @@ impl OpenObject {
             None if needed => self.budget.overdraw(bytes),
             None => return None,
         };
-        let task = fetch(self.store.clone(), self.key.clone(), self.version.clone(), range.clone(), share);
+        let Source { key, version } = self.source();
+        let task = fetch(self.store.clone(), key, version, range.clone(), share);
         let mut task = Task(tokio::spawn(task));
         // A panic of a dependency, or a runtime that ends.
         let fetch = async move { (&mut task.0).await.unwrap_or(Err(libc::EIO)) }.boxed().shared();
@@ -208,7 +227,7 @@ impl OpenObject {
         window.parts.retain(|part| part.range.end > passed.min(range.start));
         // Close to the end of what was asked for, the next part is as long as the read-ahead allows.
         let known = window.parts.iter().rev().map(|part| part.range.end).next().unwrap_or(0);
-        let wanted = window.next.saturating_add(window.ahead).min(self.version.size);
+        let wanted = window.next.saturating_add(window.ahead).min(self.size);
         let due = window.ahead != 0 && known < window.next.saturating_add(window.ahead / 2);
         let fetches = self.cover(&mut window, range.clone(), true);
         if due && wanted > range.end {
@@ -224,7 +243,7 @@ impl OpenObject {
     /// ESTALE: the object is another version now. EIO, and the store's other errors.
     pub(crate) async fn read(&self, offset: u64, len: u64) -> Result<Bytes, Failed> {
         self.last_read.store(self.budget.tick(), Relaxed);
-        let range = offset..offset.saturating_add(len).min(self.version.size);
+        let range = offset..offset.saturating_add(len).min(self.size);
         if range.is_empty() {
             return Ok(Bytes::new());
         }

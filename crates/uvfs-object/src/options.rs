@@ -9,9 +9,14 @@ pub struct ObjectOptions {
     pub endpoint: Option<String>,
     /// The region of S3; `None`: what the environment says, else `us-east-1`.
     pub region: Option<String>,
+    /// Refuse every change. A mount can be written by default, as mount(8) has it.
+    pub read_only: bool,
+    /// Bind each write to what it may replace (If-None-Match, If-Match), so that of two writers the second gets an error. For
+    /// stores that refuse such requests: without, the last writer wins.
+    pub conditional: bool,
     /// How long names are believed after the store has told them.
     pub ttl: Duration,
-    /// The most bytes of one ranged read.
+    /// The most bytes of one ranged read, and the bytes of one part of an upload (then at least 5 MiB on S3).
     pub part_size: u64,
     /// The most bytes that are read ahead of a sequential reader. 0: none.
     pub read_ahead: u64,
@@ -25,6 +30,8 @@ pub struct ObjectOptions {
     pub retries: usize,
     /// Let other users in.
     pub allow_other: bool,
+    /// `.uvfs` in the root, with figures.
+    pub control: bool,
     /// The source that mount(8) and df(1) show; `None`: the URL.
     pub fsname: Option<String>,
 }
@@ -37,6 +44,8 @@ impl Default for ObjectOptions {
         Self {
             endpoint: None,
             region: None,
+            read_only: false,
+            conditional: true,
             ttl: Duration::from_secs(60),
             part_size: 8 << 20,
             read_ahead: 32 << 20,
@@ -45,6 +54,7 @@ impl Default for ObjectOptions {
             call_timeout: Duration::from_secs(20),
             retries: 4,
             allow_other: false,
+            control: true,
             fsname: None,
         }
     }

@@ -1,11 +1,13 @@
 //! The store behind a mount: OpenDAL's operator with retries and time-outs, and the meaning of its errors.
 //!
-//! Three calls go out: LIST of a prefix, HEAD of a key, ranged GET of a version. Throttling, time-outs and faults of the
+//! Three calls read: LIST of a prefix, HEAD of a key, ranged GET of a version; [`crate::store_write`] has those that write.
+//! Throttling, time-outs and faults of the
 //! server are tried again by OpenDAL's layers, with growing and random pauses; the rest is EIO, with one line in the
 //! log. Messages name the operation, the key and the store's own code, never a header or a credential.
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,6 +21,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::location::Location;
 use crate::options::ObjectOptions;
 use crate::version::Version;
+use crate::{http_client, refusal};
 
 /// Keys in one answer to a LIST.
 pub(crate) const PAGE: usize = 1000;
@@ -44,13 +47,28 @@ pub(crate) type Failed = i32;
 /// A store, and the prefix in it that is mounted.
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
-    op: Operator,
+    pub(crate) op: Operator,
+    /// The same, with more time for a call.
+    pub(crate) writes: Operator,
+    /// Whether writes are bound to what they may replace.
+    pub(crate) is_conditional: bool,
     prefix: String,
     calls: Arc<Semaphore>,
+    counted: Arc<Counted>,
+}
+
+/// Calls so far; those that were tried again count once.
+#[derive(Debug, Default)]
+struct Counted {
+    /// Pages, as if each but the last had all the keys that it may have.
+    lists: AtomicU64,
+    heads: AtomicU64,
+    gets: AtomicU64,
+    bytes: AtomicU64,
 }
 
 /// The innermost reason.
-fn root_cause(error: &opendal::Error) -> Option<String> {
+pub(crate) fn root_cause(error: &opendal::Error) -> Option<String> {
     let mut cause = std::error::Error::source(error)?;
     while let Some(deeper) = cause.source() {
         cause = deeper;
@@ -60,8 +78,6 @@ fn root_cause(error: &opendal::Error) -> Option<String> {
 
 /// A few words about an error, without secrets.
 fn why(error: &opendal::Error) -> String {
-    // As the S3 service prints the store's answer.
-    let code = error.message().split_once("code: \"").and_then(|(_, rest)| rest.split_once('"'));
     let words = match error.kind() {
         ErrorKind::NotFound => "it does not exist",
         ErrorKind::PermissionDenied => "access is denied",
@@ -73,15 +89,15 @@ fn why(error: &opendal::Error) -> String {
         _ if error.is_temporary() || error.is_persistent() => "the store does not answer as it should",
         _ => "the call failed",
     };
-    match (code, root_cause(error)) {
-        (Some((code, _)), _) if !code.is_empty() => format!("{words} ({code})"),
+    match (refusal::code(error), root_cause(error)) {
+        (Some(code), _) => format!("{words} ({code})"),
         (_, Some(cause)) => format!("{words}: {}", cause.lines().next().unwrap_or_default()),
         _ => words.to_owned(),
     }
 }
 
 /// The errno of an error. EIO is logged with its reason.
-fn errno(what: &str, key: &str, error: &opendal::Error) -> Failed {
+pub(crate) fn errno(what: &str, key: &str, error: &opendal::Error) -> Failed {
     let errno = match error.kind() {
         ErrorKind::NotFound => libc::ENOENT,
         ErrorKind::PermissionDenied => libc::EACCES,
@@ -96,12 +112,10 @@ fn errno(what: &str, key: &str, error: &opendal::Error) -> Failed {
     errno
 }
 
-/// OpenDAL's client of HTTP, its cryptography, and its services by scheme: once a process.
+/// OpenDAL's client of HTTP, and its services by scheme: once a process.
 fn prepare() {
-    // An error means that the program has installed another.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     opendal::init_default_registry();
-    opendal_http_transport_reqwest::install_default();
+    http_client::install();
 }
 
 fn operator(location: &Location, options: &ObjectOptions) -> Result<(Operator, String), OpenError> {
@@ -171,7 +185,7 @@ impl Store {
     pub(crate) async fn open(location: &Location, options: &ObjectOptions) -> Result<Self, OpenError> {
         let (op, prefix) = operator(location, options)?;
         let store = Self::new(op, &prefix, options);
-        store.probe(location, options.call_timeout).await?;
+        store.probe(location, options).await?;
         Ok(store)
     }
 
@@ -184,13 +198,30 @@ impl Store {
             .with_min_delay(Duration::from_millis(100))
             .with_max_delay(Duration::from_secs(5))
             .with_max_times(options.retries);
-        let op = op.layer(TimeoutLayer::new().with_timeout(timeout).with_io_timeout(timeout)).layer(retry);
-        Self { op, prefix: prefix.to_owned(), calls: Arc::new(Semaphore::new(CALLS)) }
+        let layered = |timeout: Duration| {
+            let limit = TimeoutLayer::new().with_timeout(timeout).with_io_timeout(timeout);
+            op.clone().layer(limit).layer(retry.clone())
+        };
+        Self {
+            op: layered(timeout),
+            // A call may wait for several parts on their way.
+            writes: layered(timeout * 3),
+            is_conditional: options.conditional,
+            prefix: prefix.to_owned(),
+            calls: Arc::new(Semaphore::new(CALLS)),
+            counted: Arc::default(),
+        }
     }
 
     /// The right to one call. `None` would mean that the semaphore was closed, which nobody does.
-    async fn call(&self) -> Option<SemaphorePermit<'_>> {
+    pub(crate) async fn call(&self) -> Option<SemaphorePermit<'_>> {
         self.calls.acquire().await.ok()
+    }
+
+    /// LISTs, HEADs and GETs so far, and bytes that came.
+    pub(crate) fn counts(&self) -> [u64; 4] {
+        let Counted { lists, heads, gets, bytes } = &*self.counted;
+        [lists, heads, gets, bytes].map(|count| count.load(Relaxed))
     }
 
     /// The prefix that is mounted.
@@ -198,14 +229,19 @@ impl Store {
         &self.prefix
     }
 
-    async fn probe(&self, location: &Location, timeout: Duration) -> Result<(), OpenError> {
+    async fn probe(&self, location: &Location, options: &ObjectOptions) -> Result<(), OpenError> {
+        let timeout = options.call_timeout;
         let asked = async { self.first(&self.prefix).await };
         match tokio::time::timeout(timeout, asked).await {
-            Ok(Ok(None)) if !self.prefix.is_empty() => {
+            // One that can be written begins with its first file.
+            Ok(Ok(None)) if !self.prefix.is_empty() && options.read_only => {
                 Err(OpenError(format!("cannot use {location}: no key begins with {:?}", self.prefix)))
             }
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(OpenError(format!("cannot list {location}: {}", why(&error)))),
+            Ok(Err(error)) => {
+                let said = refusal::reason(&error, location.bucket()).unwrap_or_else(|| why(&error));
+                Err(OpenError(format!("cannot list {location}: {said}")))
+            }
             Err(_) => Err(OpenError(format!("cannot list {location}: no answer within {timeout:?}"))),
         }
     }
@@ -213,6 +249,7 @@ impl Store {
     /// The first key below a prefix: one LIST of one key.
     async fn first(&self, prefix: &str) -> opendal::Result<Option<String>> {
         let _call = self.call().await;
+        self.counted.lists.fetch_add(1, Relaxed);
         let options = ListOptions { limit: Some(1), recursive: true, ..ListOptions::default() };
         let mut lister = match self.op.lister_options(prefix, options).await {
             // Not every store lists recursively.
@@ -249,6 +286,7 @@ impl Store {
     /// Those of [`errno`].
     pub(crate) async fn head(&self, key: &str) -> Result<Option<Version>, Failed> {
         let _call = self.call().await;
+        self.counted.heads.fetch_add(1, Relaxed);
         match self.op.stat(key).await {
             Ok(meta) if meta.mode() == EntryMode::DIR => Ok(None),
             Ok(meta) => Ok(Some(Version::of(&meta))),
@@ -272,7 +310,38 @@ impl Store {
         let options = ListOptions { limit: Some(PAGE), ..ListOptions::default() };
         let lister = self.op.lister_options(prefix, options).await;
         let lister = lister.map_err(|error| errno("LIST", prefix, &error))?;
-        Ok(Listing { store: self.clone(), lister, prefix: prefix.to_owned(), ended: false })
+        Ok(Listing { store: self.clone(), lister: Some(lister), prefix: prefix.to_owned(), taken: 0, ended: false })
+    }
+
+    /// A listing of keys that are all told already.
+    pub(crate) fn told(&self) -> Listing {
+        Listing { store: self.clone(), lister: None, prefix: String::new(), taken: 0, ended: true }
+    }
+
+    /// Whether [`Self::keys_from`] is one LIST.
+    pub(crate) fn lists_from(&self) -> bool {
+        let can = self.op.info().capability();
+        can.list_with_recursive && can.list_with_start_after
+    }
+
+    /// One page of the keys below a prefix, of all depths, after a key. Also whether these are all there are.
+    ///
+    /// # Errors
+    /// Those of [`errno`].
+    pub(crate) async fn keys_from(&self, prefix: &str, after: &str) -> Result<(Vec<Listed>, bool), Failed> {
+        let options = ListOptions {
+            limit: Some(PAGE),
+            recursive: true,
+            start_after: Some(after.to_owned()),
+            ..ListOptions::default()
+        };
+        let lister = self.op.lister_options(prefix, options).await;
+        let lister = lister.map_err(|error| errno("LIST", prefix, &error))?;
+        let mut listing =
+            Listing { store: self.clone(), lister: Some(lister), prefix: prefix.to_owned(), taken: 0, ended: false };
+        let mut page = Vec::new();
+        listing.more(PAGE, &mut page).await?;
+        Ok((page, listing.ended))
     }
 
     /// The bytes of a range that lies within the object.
@@ -289,6 +358,7 @@ impl Store {
             ..ReaderOptions::default()
         };
         let _call = self.call().await;
+        self.counted.gets.fetch_add(1, Relaxed);
         let reader = self.op.reader_options(key, options).await.map_err(failed)?;
         let data = reader.read(range.clone()).await.map_err(failed)?.to_bytes();
         if data.len() as u64 != range.end - range.start {
@@ -299,6 +369,7 @@ impl Store {
             );
             return Err(libc::EIO);
         }
+        self.counted.bytes.fetch_add(data.len() as u64, Relaxed);
         let version = reader.metadata().map(Version::of).filter(Version::is_told);
         Ok(Read { data, version })
     }
@@ -307,8 +378,10 @@ impl Store {
 /// A LIST under way.
 pub(crate) struct Listing {
     store: Store,
-    lister: Lister,
+    lister: Option<Lister>,
     prefix: String,
+    /// Keys so far.
+    taken: usize,
     ended: bool,
 }
 
@@ -324,11 +397,17 @@ impl Listing {
     /// # Errors
     /// Those of [`errno`]; the listing is of no more use.
     pub(crate) async fn more(&mut self, most: usize, out: &mut Vec<Listed>) -> Result<(), Failed> {
+        let Some(lister) = &mut self.lister else { return Ok(()) };
         let _call = self.store.call().await;
         while out.len() < most && !self.ended {
-            match self.lister.next().await {
+            let next = lister.next().await;
+            if self.taken == 0 || self.taken % PAGE == 0 && next.is_some() {
+                self.store.counted.lists.fetch_add(1, Relaxed);
+            }
+            match next {
                 None => self.ended = true,
                 Some(Ok(entry)) => {
+                    self.taken += 1;
                     let (key, meta) = entry.into_parts();
                     let is_dir = meta.mode() == EntryMode::DIR || key.ends_with('/');
                     let version = told(&meta).filter(|_| !is_dir);

@@ -3,6 +3,9 @@
 //! A file is one version of an object and never changes, so its attributes have no TTL. A directory is a prefix, whose
 //! attributes are the mount's. Only names expire: a TTL after the store told them. The kernel gets the rest of it.
 //!
+//! A file that is being written has no version yet ([`FileState::Writing`]). It becomes the version that its writer has
+//! published, with the same node. Only its own writer changes it, and only by more bytes of the same content.
+//!
 //! A node's id is its id in the cache, and 1 for the root. Its number is new for each version, and stays while the name
 //! leads to that version in the cache.
 
@@ -14,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fuse3::raw::reply::{FileAttr, ReplyEntry};
 use fuse3::{FileType, Timestamp};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
 use uvfs_cache::machinery::ExternalBytes;
 use uvfs_cache::{
@@ -22,6 +25,7 @@ use uvfs_cache::{
 };
 use uvfs_path::machinery::{KernelHolder, Patience, Pauses, Writing, fuse_descriptors, session_device};
 
+use crate::changed::Changed;
 use crate::names::Kind;
 use crate::options::ObjectOptions;
 use crate::store::Failed;
@@ -42,7 +46,8 @@ const BATCH_MAX: u64 = (1 << BATCH_BITS) - 1;
 pub(crate) struct DirState {
     /// The number of the listing that found all names last; 0: none.
     pub(crate) whole: AtomicU64,
-    /// When that ended.
+    /// When that began, and when it ended.
+    pub(crate) began: AtomicU64,
     pub(crate) listed: AtomicU64,
     /// The directory has more names than a lookup lists.
     pub(crate) large: AtomicBool,
@@ -50,6 +55,31 @@ pub(crate) struct DirState {
     pub(crate) asked: AtomicU32,
     /// When the listing began that the kernel has read to its end; 0: none.
     pub(crate) read: AtomicU64,
+    /// Changes of names by this mount.
+    pub(crate) changed: Changed,
+}
+
+/// The content of a file.
+pub(crate) enum FileState {
+    /// Its writer has published nothing yet.
+    Writing,
+    Version(Version),
+    /// Its writer has given up, or it was removed before it was published.
+    Gone,
+}
+
+impl FileState {
+    /// Bytes in memory of their own.
+    fn owned(&self) -> u64 {
+        let Self::Version(version) = self else { return 0 };
+        version.etag.as_ref().map_or(0, |etag| etag.len() as u64 + HEAP)
+    }
+}
+
+impl DirState {
+    pub(crate) fn is_large(&self) -> bool {
+        self.large.load(Relaxed)
+    }
 }
 
 /// The tree's data of a node, besides its attributes.
@@ -59,22 +89,32 @@ pub(crate) struct ObjectNode {
     told: AtomicU64,
     /// The listing that told it, and in the low bits the batch; 0: another call.
     listing: AtomicU64,
+    /// When this mount published it, or gave it its name; 0: never.
+    written: AtomicU64,
+    /// Writers here that are going to replace it.
+    overwriters: AtomicU32,
     external: Arc<ExternalBytes>,
 }
 
 enum What {
-    File(Version),
+    File(RwLock<FileState>),
     Dir(Box<DirState>),
 }
 
 impl ObjectNode {
     fn new(kind: &Kind, external: &Arc<ExternalBytes>) -> Self {
         let what = match kind {
-            Kind::File(version) => What::File(version.clone()),
+            Kind::File(version) => What::File(RwLock::new(FileState::Version(version.clone()))),
             Kind::Dir => What::Dir(Box::default()),
         };
-        let node =
-            Self { what, told: AtomicU64::new(0), listing: AtomicU64::new(0), external: external.clone() };
+        Self::of(what, external)
+    }
+
+    fn of(what: What, external: &Arc<ExternalBytes>) -> Self {
+        let zero = || AtomicU64::new(0);
+        let (overwriters, external_of) = (AtomicU32::new(0), external.clone());
+        let (told, listing, written) = (zero(), zero(), zero());
+        let node = Self { what, told, listing, written, overwriters, external: external_of };
         external.add(node.owned());
         node
     }
@@ -82,16 +122,64 @@ impl ObjectNode {
     /// Bytes in memory of their own.
     fn owned(&self) -> u64 {
         match &self.what {
-            What::File(version) => version.etag.as_ref().map_or(0, |etag| etag.len() as u64 + HEAP),
+            What::File(state) => state.read().owned(),
             What::Dir(_) => size_of::<DirState>() as u64 + HEAP,
         }
     }
 
-    pub(crate) fn version(&self) -> Option<&Version> {
+    /// The version that a file is.
+    ///
+    /// # Errors
+    /// EISDIR. EBUSY: its writer has published nothing yet. ESTALE: there is nothing to be published any more.
+    pub(crate) fn version(&self) -> Result<Version, Failed> {
         match &self.what {
-            What::File(version) => Some(version),
-            What::Dir(_) => None,
+            What::Dir(_) => Err(libc::EISDIR),
+            What::File(state) => match &*state.read() {
+                FileState::Version(version) => Ok(version.clone()),
+                FileState::Writing => Err(libc::EBUSY),
+                FileState::Gone => Err(libc::ESTALE),
+            },
         }
+    }
+
+    /// A writer has published, or has given up.
+    pub(crate) fn set_state(&self, new: FileState) {
+        let What::File(state) = &self.what else { return };
+        let mut state = state.write();
+        let (old, added) = (state.owned(), new.owned());
+        *state = new;
+        self.external.add(added);
+        self.external.sub(old);
+    }
+
+    /// Whether its writer has published nothing yet.
+    pub(crate) fn is_writing(&self) -> bool {
+        matches!(&self.what, What::File(state) if matches!(*state.read(), FileState::Writing))
+    }
+
+    /// Whether the mount knows of the name's present state by a change of its own, made after `moment`.
+    pub(crate) fn is_written_since(&self, moment: u64) -> bool {
+        self.is_writing() || self.written.load(Relaxed) >= moment
+    }
+
+    /// This mount has published it, or given it its name.
+    pub(crate) fn note_written(&self, now: u64) {
+        self.written.store(now, Relaxed);
+    }
+
+    /// A writer is going to replace it: the kernel asks for its name each time.
+    pub(crate) fn begin_overwrite(&self) {
+        self.overwriters.fetch_add(1, Relaxed);
+    }
+
+    /// That writer has published, or has ended.
+    pub(crate) fn end_overwrite(&self) {
+        self.overwriters.fetch_sub(1, Relaxed);
+    }
+
+    /// When the store told last that the name leads here.
+    pub(crate) fn told(&self) -> u64 {
+        self.told.load(Relaxed)
     }
 
     pub(crate) fn dir(&self) -> Option<&DirState> {
@@ -111,10 +199,17 @@ impl ObjectNode {
         self.listing.load(Relaxed) & BATCH_MAX
     }
 
+    /// A listing has the name.
+    pub(crate) fn note_listed(&self, listing: u64, batch: u64) {
+        self.listing.store(listing << BATCH_BITS | batch.min(BATCH_MAX), Relaxed);
+    }
+
     /// Whether the store tells of this node now.
     pub(crate) fn is(&self, kind: &Kind) -> bool {
         match (&self.what, kind) {
-            (What::File(known), Kind::File(told)) => known.is(told),
+            (What::File(state), Kind::File(told)) => {
+                matches!(&*state.read(), FileState::Version(known) if known.is(told))
+            }
             (What::Dir(_), Kind::Dir) => true,
             _ => false,
         }
@@ -306,29 +401,66 @@ impl Tree {
             Kind::Dir => dir_attr(ino, self.owner, self.mounted),
             Kind::File(version) => {
                 let at = version.modified.map_or(self.mounted, |(sec, nsec)| Time::new(sec, nsec));
-                Attr {
-                    ino,
-                    mode: S_IFREG | 0o644,
-                    nlink: 1,
-                    uid: self.owner.0,
-                    gid: self.owner.1,
-                    size: version.size,
-                    blocks: version.size.div_ceil(512),
-                    atime: at,
-                    mtime: at,
-                    ctime: at,
-                    ..Attr::default()
-                }
+                self.file_attr(ino, version.size, at)
             }
         };
         let data = ObjectNode::new(kind, &self.external);
         NodeAnswer { attr, name_ttl: Ttl::For(self.ttl), attr_ttl: Ttl::Forever, data }
     }
 
+    fn file_attr(&self, ino: u64, size: u64, at: Time) -> Attr {
+        Attr {
+            ino,
+            mode: S_IFREG | 0o644,
+            nlink: 1,
+            uid: self.owner.0,
+            gid: self.owner.1,
+            size,
+            blocks: size.div_ceil(512),
+            atime: at,
+            mtime: at,
+            ctime: at,
+            ..Attr::default()
+        }
+    }
+
+    /// A file that is going to be written. Its name does not expire before it was published.
+    pub(crate) fn writing_answer(&self) -> NodeAnswer<ObjectNode> {
+        let attr = self.file_attr(self.next.fetch_add(1, Relaxed), 0, time(SystemTime::now()));
+        let data = ObjectNode::of(What::File(RwLock::new(FileState::Writing)), &self.external);
+        NodeAnswer { attr, name_ttl: Ttl::Forever, attr_ttl: Ttl::Forever, data }
+    }
+
+    /// A file that is going to be written, and has no name before it is published.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub(crate) fn nameless(&self) -> Result<Node, Failed> {
+        let _more = self.cache().overdraw();
+        let asked = self.superblock.ask();
+        let found = self.superblock.found_number(asked, self.writing_answer());
+        found.map(|(node, _)| node).map_err(|error| uvfs_cache::Errno::from(error).raw_os_error())
+    }
+
+    /// A node has other bytes now, by its own writer.
+    pub(crate) fn resized(&self, node: &Node, size: u64) {
+        let now = time(SystemTime::now());
+        node.update(|attr| {
+            (attr.size, attr.blocks) = (size, size.div_ceil(512));
+            (attr.mtime, attr.ctime) = (now, now);
+        });
+    }
+
+    /// Seconds and nanoseconds, as a version has them.
+    pub(crate) fn clock() -> (i64, u32) {
+        let now = time(SystemTime::now());
+        (now.sec(), now.nsec())
+    }
+
     /// The store told that a name leads to a node.
     pub(crate) fn told(&self, node: &Node, listing: u64, batch: u64) {
         node.data().told.store(self.now(), Relaxed);
-        node.data().listing.store(listing << BATCH_BITS | batch.min(BATCH_MAX), Relaxed);
+        node.data().note_listed(listing, batch);
     }
 
     /// The attributes of a node as the kernel gets them.
@@ -354,6 +486,9 @@ impl Tree {
 
     /// How long the kernel may believe that a name leads to a node.
     pub(crate) fn name_ttl(&self, node: &Node) -> Duration {
+        if node.data().is_writing() || node.data().overwriters.load(Relaxed) != 0 {
+            return Duration::ZERO;
+        }
         self.left(node.data().told.load(Relaxed))
     }
 

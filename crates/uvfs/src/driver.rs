@@ -188,7 +188,8 @@ pub trait Driver: Send + Sync + 'static {
         Err(Errno::INVAL)
     }
     /// Hand out entries after `cookie` (0: from the start) until `sink` returns false or the directory ends. The
-    /// driver must hold no lock while `sink` runs.
+    /// driver must hold no lock while `sink` runs. The reader gets each entry when the next one comes, or at the end; if
+    /// `sink` returns false, the reader has not seen this entry.
     fn readdir(
         &self,
         op: &Op,

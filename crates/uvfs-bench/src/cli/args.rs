@@ -89,6 +89,10 @@ fn common() -> Vec<Arg> {
             .value_parser(value_parser!(u64).range(1..=100_000))
             .default_value("9")
             .help("Rounds of turns, after one that warms up"),
+        Arg::new("no-warm-up")
+            .long("no-warm-up")
+            .action(ArgAction::SetTrue)
+            .help("Report the first round too, for turns that take minutes"),
         Arg::new("arms")
             .long("arms")
             .value_name("A,..")

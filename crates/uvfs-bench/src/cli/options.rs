@@ -61,6 +61,7 @@ impl RunOptions {
                 widths: once(threads.chain(procs)),
                 length: Duration::from_secs_f64(seconds),
                 rounds: matches.get_one::<u64>("rounds").copied().context("--rounds is needed")? as usize,
+                warm_up: !matches.get_flag("no-warm-up"),
                 drop_preempted: !workload.preemption_is_the_subject(),
                 companions: workload.companions(matches),
             },
@@ -94,6 +95,7 @@ impl RunOptions {
         json!({
             "seconds": self.settings.length.as_secs_f64(),
             "rounds": self.settings.rounds,
+            "warm_up": self.settings.warm_up,
             "threads": widths(false),
             "procs": widths(true),
             "arms": self.arms,

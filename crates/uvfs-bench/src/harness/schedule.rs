@@ -2,8 +2,9 @@
 //!
 //! A round covers every variant and every number of workers, and for each of them one turn of every
 //! arm: A B C A B C. So compared turns are never more than a few turns apart. Round 0 warms
-//! up and is not reported.
+//! up and is not reported; it may be left out.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -66,6 +67,8 @@ pub struct Settings {
     pub length: Duration,
     /// Rounds that are reported.
     pub rounds: usize,
+    /// Whether a round that is not reported comes first.
+    pub warm_up: bool,
     /// Whether batches with a preempted thread are dropped, if there are enough processors.
     pub drop_preempted: bool,
     /// Number of companion threads beside the measured ones.
@@ -107,14 +110,14 @@ pub struct Series {
     pub took: Vec<f64>,
 }
 
-/// The order of turns.
+/// The order of turns. Round 0 is the warm-up.
 pub fn order(
-    rounds: usize,
+    rounds: RangeInclusive<usize>,
     variants: usize,
     widths: &[Width],
     arms: usize,
 ) -> impl Iterator<Item = Slot> + '_ {
-    (0..=rounds).flat_map(move |round| {
+    rounds.flat_map(move |round| {
         (0..variants).flat_map(move |variant| {
             widths
                 .iter()
@@ -135,7 +138,12 @@ pub fn run(
     let cpus = pin::cpus()?;
     let mut series: Vec<Series> = Vec::new();
     let mut grains = vec![vec![None; case.arms.len()]; case.variants.len()];
-    for slot in order(settings.rounds, case.variants.len(), &settings.widths, case.arms.len()) {
+    for slot in order(
+        usize::from(!settings.warm_up)..=settings.rounds,
+        case.variants.len(),
+        &settings.widths,
+        case.arms.len(),
+    ) {
         let arm = &*case.arms[slot.arm];
         if matches!(slot.width, Width::Procs(_)) && arm.elsewhere(slot.variant).is_none() {
             continue;
@@ -236,7 +244,8 @@ mod tests {
     #[test]
     fn arms_take_turns_round_by_round() {
         let widths = [Width::Threads(1), Width::Threads(2)];
-        let slots: Vec<_> = order(2, 1, &widths, 3).map(|s| (s.round, s.width.workers(), s.arm)).collect();
+        let slots: Vec<_> =
+            order(0..=2, 1, &widths, 3).map(|s| (s.round, s.width.workers(), s.arm)).collect();
         let round = |r| (1..=2).flat_map(move |w| (0..3).map(move |a| (r, w, a)));
         assert_eq!(slots, round(0).chain(round(1)).chain(round(2)).collect::<Vec<_>>());
     }

@@ -95,6 +95,11 @@ impl Inodes {
         self.numbers.prefetch(hash);
     }
 
+    /// Prefetch the line of the number table that an inode's number is searched in.
+    pub(crate) fn prefetch_number_of(&self, sb: SbId, ino: u64) {
+        self.numbers.prefetch(number_hash(sb, ino, self.numbers.view().key()) as u32);
+    }
+
     /// Whether this slot exists. Ask it of every index that comes from outside: an arena maps an index out
     /// of range to another slot.
     #[inline(always)]

@@ -126,6 +126,14 @@ impl Cache {
         self.dentries.names().prefetch(names.hash(name).hash as u32 ^ dir.index());
     }
 
+    /// [`Cache::prefetch`] of an entry that a driver has listed, also of the line that its number is searched in if the
+    /// name is not known. Not for resident superblocks, which hash no numbers.
+    #[inline]
+    pub fn prefetch_listed(&self, dir: &InodeRef<'_>, name: &[u8], ino: u64) {
+        self.prefetch(dir, name);
+        self.inodes.prefetch_number_of(dir.sb(), ino);
+    }
+
     /// The hashes of (directory, name), for locking or scanning.
     pub(crate) fn hashes_at(&self, name: &NameWords<'_>, dir: u32) -> Hashes {
         let hashes = self.dentries.names().hashes(|key| name.hash(key));

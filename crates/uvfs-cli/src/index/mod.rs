@@ -8,10 +8,11 @@ pub mod changed;
 mod figures;
 pub mod find;
 pub mod git;
+pub mod watchman;
 
 use std::fmt::Write;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -22,7 +23,8 @@ use rustix::process::{Signal, getpid, kill_process};
 use sd_notify::NotifyState;
 use uvfs_index::protocol::WirePath;
 use uvfs_index::{
-    IndexClient, IndexPhase, IndexServer, IndexSocket, SnapshotDir, TreeLimits, usual_snapshots, usual_socket,
+    IndexClient, IndexPhase, IndexServer, IndexSocket, SnapshotDir, TreeLimits, WatchmanServer,
+    usual_snapshots, usual_socket,
 };
 
 use crate::args::Index;
@@ -59,6 +61,9 @@ fn start_child(args: &Index) -> Result<()> {
     if let Some(socket) = &args.socket {
         command.arg("--socket").arg(std::path::absolute(socket)?);
     }
+    if let Some(socket) = &args.watchman {
+        command.arg("--watchman").arg(std::path::absolute(socket)?);
+    }
     if let Some(memory) = args.memory {
         command.arg("--memory").arg(memory.to_string());
     }
@@ -74,6 +79,7 @@ fn start_child(args: &Index) -> Result<()> {
             command.arg(option);
         }
     }
+    args.log.pass_on(&mut command);
     command.arg("--").args(&args.dirs);
     daemon::start_child(command)
 }
@@ -85,7 +91,7 @@ fn serve(args: &Index) -> Result<()> {
     let path = std::path::absolute(args.socket.clone().unwrap_or_else(usual_socket))?;
     let socket = IndexSocket::bind(&path, args.mode).map_err(|why| anyhow!(why))?;
     let memory = usize::try_from(args.memory.unwrap_or(0)).unwrap_or(usize::MAX);
-    let limits = TreeLimits { memory, ..TreeLimits::default() };
+    let limits = TreeLimits { memory, names_below: args.watchman.is_some(), ..TreeLimits::default() };
     // A client that asks for the end gets what a signal brings.
     let end = || {
         let _ = kill_process(getpid(), Signal::TERM);
@@ -107,6 +113,8 @@ fn serve(args: &Index) -> Result<()> {
             let _ = kill_process(getpid(), Signal::TERM);
         })
         .context("cannot start a thread")?;
+    let watchman =
+        args.watchman.as_deref().map(|path| speak_watchman(&server, path, args.mode)).transpose()?;
     let (watched, child) = (Arc::clone(&server), args.daemon_child);
     let thread = thread::Builder::new().name("uvfs-progress".into());
     thread.spawn(move || announce(&watched, child)).context("cannot start a thread")?;
@@ -116,7 +124,9 @@ fn serve(args: &Index) -> Result<()> {
     while signals.wait()? == Asked::Reload {}
     server.save_all();
     // The process ends with threads that hold the socket too; so it is removed here.
-    let _ = std::fs::remove_file(&path);
+    for path in [Some(path), watchman].into_iter().flatten() {
+        let _ = std::fs::remove_file(path);
+    }
     Ok(())
 }
 
@@ -130,6 +140,23 @@ fn snapshots(args: &Index) -> Result<Option<SnapshotDir>> {
     }
     let opened = usual_snapshots().map(|dir| SnapshotDir::open(&dir));
     Ok(opened.and_then(|dir| dir.inspect_err(|why| tracing::warn!("{why}")).ok()))
+}
+
+/// Serves watchman's protocol too. Returns the path of the socket.
+fn speak_watchman(server: &Arc<IndexServer>, path: &Path, mode: u32) -> Result<PathBuf> {
+    let path = std::path::absolute(path)?;
+    let socket = IndexSocket::bind(&path, mode).map_err(|why| anyhow!(why))?;
+    let watchman = Arc::new(WatchmanServer::new(Arc::clone(server), &path));
+    let thread = thread::Builder::new().name("uvfs-accept".into());
+    let serve = move || {
+        say(format_args!(
+            "no connection of watchman's can be accepted any more: {}",
+            watchman.serve(&socket)
+        ));
+        let _ = kill_process(getpid(), Signal::TERM);
+    };
+    thread.spawn(serve).context("cannot start a thread")?;
+    Ok(path)
 }
 
 /// Shows the progress until every tree is read, then says so.

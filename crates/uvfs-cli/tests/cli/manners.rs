@@ -5,8 +5,9 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
-use super::{Dir, SOON, Server, Test, is_mounted, run, uvfs};
+use super::{Dir, SOON, Server, Test, is_mounted, refused, run, uvfs};
 
 pub const PLAIN: &[Test] = &[
     ("completions_for_each_shell", completions_for_each_shell),
@@ -16,6 +17,11 @@ pub const PLAIN: &[Test] = &[
 
 pub const MOUNTING: &[Test] = &[
     ("the_list_says_whose_server_has_died", the_list_says_whose_server_has_died),
+    ("a_server_in_the_background_has_a_number_and_a_log", a_server_in_the_background_has_a_number_and_a_log),
+    (
+        "a_killed_server_is_unmounted_if_that_was_asked_for",
+        a_killed_server_is_unmounted_if_that_was_asked_for,
+    ),
     ("nobody_need_listen_to_a_mount", nobody_need_listen_to_a_mount),
     ("the_helper_mounts_and_the_list_shows_it", the_helper_mounts_and_the_list_shows_it),
     ("a_service_manager_is_told", a_service_manager_is_told),
@@ -26,8 +32,27 @@ fn completions_for_each_shell() {
     for shell in ["bash", "zsh", "fish"] {
         let output = run(&["completions", shell]);
         let script = String::from_utf8(output.stdout).expect("UTF-8");
-        assert!(output.status.success() && script.contains("umount") && script.contains("daemon"), "{shell}");
+        assert!(output.status.success() && script.contains("UVFS_COMPLETE"), "{shell}");
     }
+    let script = String::from_utf8(run(&["completions", "bash"]).stdout).expect("UTF-8");
+    let asks = |line: &[&str]| {
+        let words: Vec<_> = line.iter().map(|word| format!("'{word}'")).collect();
+        let program = Path::new(env!("CARGO_BIN_EXE_uvfs")).parent().expect("a directory");
+        let ask = format!(
+            "{script}\ncompopt() {{ :; }}; PATH={}:$PATH; COMP_WORDS=({}); COMP_CWORD={}; _uvfs; echo \"${{COMPREPLY[@]}}\"",
+            program.display(),
+            words.join(" "),
+            line.len() - 1
+        );
+        let output = Command::new("bash").args(["--norc", "-c", &ask]).output().expect("bash");
+        String::from_utf8(output.stdout).expect("UTF-8").trim_end().to_owned()
+    };
+    assert_eq!(asks(&["uvfs", "m"]), "mount man");
+    assert_eq!(asks(&["uvfs", "mount", "tm"]), "tmpfs");
+    // bash cuts words at colons and equal signs, and wants the last piece.
+    assert_eq!(asks(&["uvfs", "mount", "mirror", ":", "/et"]), "/etc/");
+    assert_eq!(asks(&["uvfs", "mount", "-o", "ro,transport", "=", "u"]), "uring");
+    assert_eq!(asks(&["uvfs", "mount", "-o", "ro,noex"]), "ro,noexec");
     assert_eq!(run(&["completions", "cmd.exe"]).status.code(), Some(2));
 }
 
@@ -88,13 +113,54 @@ fn nobody_need_listen_to_a_mount() {
 
 fn the_list_says_whose_server_has_died() {
     let (alive, dead) = (Dir::new(), Dir::new());
-    let _server = Server::start(&["tmpfs", alive.text()]);
+    let server = Server::start(&["tmpfs", alive.text()]);
     drop(Server::start(&["tmpfs", dead.text()]));
     let listed = String::from_utf8(run(&["mount", "--list"]).stdout).expect("UTF-8");
     let line = |dir: &Dir| listed.lines().find(|line| line.contains(dir.text())).expect("a line").to_owned();
-    assert_eq!(line(&alive), format!("tmpfs on {}", alive.text()));
-    let how = format!("tmpfs on {0} (its server has died; clear it with: uvfs umount {0})", dead.text());
-    assert_eq!(line(&dead), how);
+    let words = |dir: &Dir| line(dir).split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(words(&alive), ["tmpfs", alive.text(), &server.0.id().to_string(), "serving"]);
+    assert!(line(&dead).ends_with(&format!("dead (clear it with: uvfs umount {})", dead.text())), "{listed}");
+    assert!(
+        listed.starts_with("SOURCE ") && listed.lines().next().is_some_and(|line| line.ends_with("  STATE"))
+    );
+    let json = String::from_utf8(run(&["mount", "--list", "--json"]).stdout).expect("UTF-8");
+    let of = |dir: &Dir| json.lines().find(|line| line.contains(dir.text())).expect("an object").to_owned();
+    assert!(of(&dead).contains("\"pid\":null") && of(&dead).contains("\"state\":\"dead\""), "{json}");
+    assert_eq!(run(&["mount", "--list", "tmpfs", "/mnt"]).status.code(), Some(2));
+}
+
+/// A server in the background: its number in a file, its log in another, and both as long as they should be there.
+fn a_server_in_the_background_has_a_number_and_a_log() {
+    let (dir, place) = (Dir::new(), Dir::new());
+    let (pid, log) = (place.path().join("pid"), place.path().join("log"));
+    let status = uvfs(&["mount", "-d", "-vv"])
+        .args(["--pid-file".as_ref(), pid.as_os_str(), "--log-file".as_ref(), log.as_os_str()])
+        .args(["tmpfs", dir.text()])
+        .status();
+    assert!(status.expect("it starts").success());
+    let number = fs::read_to_string(&pid).expect("the number");
+    assert_eq!(number, fs::read_to_string(dir.path().join(".uvfs/pid")).expect("the number"));
+    assert!(run(&["umount", dir.text()]).status.success());
+    let gone = Path::new("/proc").join(number.trim());
+    let until = Instant::now() + SOON;
+    while gone.exists() && Instant::now() < until {
+        std::thread::yield_now();
+    }
+    assert!(!pid.exists(), "the file outlives the mount");
+    let log = fs::read_to_string(&log).expect("the log");
+    assert!(log.contains("DEBUG") && !log.contains('\x1b'), "{log}");
+    let (_, said) = refused(&["mount", "--pid-file", "/nowhere/pid", "tmpfs", dir.text()]);
+    assert!(said.contains("--pid-file /nowhere/pid: cannot be written"), "{said}");
+}
+
+fn a_killed_server_is_unmounted_if_that_was_asked_for() {
+    let dir = Dir::new();
+    drop(Server::start(&["-o", "auto_unmount", "tmpfs", dir.text()]));
+    let until = Instant::now() + SOON;
+    while is_mounted(dir.path()) {
+        assert!(Instant::now() < until, "it is still mounted");
+        std::thread::yield_now();
+    }
 }
 
 /// The program under the name by which mount(8) calls it.
@@ -111,7 +177,7 @@ fn the_helper_mounts_and_the_list_shows_it() {
     let status = helper(&place).args(line).stdin(Stdio::null()).status().expect("it starts");
     assert!(status.success() && is_mounted(dir.path()));
     let listed = String::from_utf8(run(&["mount", "--list"]).stdout).expect("UTF-8");
-    assert!(listed.lines().any(|line| line == format!("a b on {}", dir.text())), "{listed}");
+    assert!(listed.lines().any(|line| line.starts_with("a b ") && line.contains(dir.text())), "{listed}");
     assert!(run(&["umount", dir.text()]).status.success());
     assert!(!String::from_utf8(run(&["mount", "--list"]).stdout).expect("UTF-8").contains(dir.text()));
 }

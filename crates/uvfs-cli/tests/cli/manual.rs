@@ -173,6 +173,9 @@ fn examples_of_the_pages_work() {
     assert!(ran >= 6, "{ran} examples");
 }
 
+/// The ends of the files about the times of requests; the page says that each kind has all.
+const TIMES: [&str; 4] = ["_count", "_p50", "_p99", "_max"];
+
 /// The files that the page names below two of its headings.
 fn named(page: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
@@ -189,8 +192,11 @@ fn named(page: &str) -> BTreeSet<String> {
             [".Cm", members @ ..] => {
                 let members =
                     members.iter().filter(|word| word.starts_with(|c: char| c.is_ascii_lowercase()));
+                let ends = if group == Some("latency/") { &TIMES[..] } else { &[""] };
+                let members: Vec<_> =
+                    members.flat_map(|m| ends.iter().map(move |end| format!("{m}{end}"))).collect();
                 names.extend(
-                    group.iter().flat_map(|group| members.clone().map(move |m| format!("{group}{m}"))),
+                    group.iter().flat_map(|group| members.iter().map(move |m| format!("{group}{m}"))),
                 );
             }
             _ => {}

@@ -81,16 +81,20 @@ fn address_space(pid: Pid) -> u64 {
 fn a_server_that_gets_no_thread_unmounts() {
     let dir = Dir::new();
     // The C library keeps the stacks of threads that have ended. A new thread would get one without any address space.
+    // A stack is far larger than anything else that the server may still have to allocate: a thread that has started
+    // late its buffer of a request, the log its lines. Without memory for them it would abort, and the mount with it.
+    const STACK: u64 = 64 << 20;
     let mut server = Server::of(
-        uvfs(&["mount", "tmpfs", dir.text()]).env("GLIBC_TUNABLES", "glibc.pthread.stack_cache_size=0"),
+        uvfs(&["mount", "tmpfs", dir.text()])
+            .env("GLIBC_TUNABLES", "glibc.pthread.stack_cache_size=0")
+            .env("RUST_MIN_STACK", STACK.to_string()),
     );
     fs::write(dir.path().join("file"), "kept").expect("write");
     let pid = Pid::from_child(&server.0);
     // The last thread that starts by itself has to be there.
     assert!(within(SOON, || has_thread(pid, "uvfs-signals")), "the server waits for signals");
-    // A thread's stack is address space. Half of one is left, so that the heap may grow: without memory for its last
-    // log line the server would abort, and the mount with it.
-    let left = address_space(pid) + (1 << 20);
+    // A thread's stack is address space: half of one is left.
+    let left = address_space(pid) + STACK / 2;
     prlimit(Some(pid), Resource::As, Rlimit { current: Some(left), maximum: None }).expect("prlimit(2)");
     server.signal(Signal::TERM);
     let status = server.ended();

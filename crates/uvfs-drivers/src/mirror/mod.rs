@@ -63,6 +63,7 @@ use uvfs::{Acl, AclKind};
 use uvfs_cache::{Cache, InodeId};
 
 pub use identity::FileHandle;
+pub use mounts::mounted_inside;
 pub use submounts::Submounts;
 
 use caller::Server;

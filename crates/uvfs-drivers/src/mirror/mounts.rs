@@ -43,6 +43,21 @@ pub(super) fn all() -> Result<Vec<Mount>> {
     Ok(text.split(|&byte| byte == b'\n').filter_map(parse).collect())
 }
 
+/// The directories and files inside `source` of the mount `on` that another mount covers: their paths below it, and the
+/// device number that is seen there. Mounts on those are left out.
+///
+/// # Errors
+/// Of reading the table of mounts.
+pub fn mounted_inside(on: u64, source: &Path) -> Result<Vec<(PathBuf, u64)>> {
+    let direct = inside(&all()?, on, source).into_iter().filter(|(_, under)| *under == on);
+    let shown = direct.filter_map(|(mount, _)| {
+        let (major, minor) = mount.dev.split_once(':')?;
+        let dev = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
+        Some((mount.point.strip_prefix(source).ok()?.to_owned(), dev))
+    });
+    Ok(shown.collect())
+}
+
 /// The mounts visible below the directory `source` of the mount `on`, with the mount in which each is visible. That
 /// mount precedes it in the result. Mounts hidden by another one are left out.
 pub(super) fn inside(all: &[Mount], on: u64, source: &Path) -> Vec<(Mount, u64)> {

@@ -22,7 +22,7 @@ use rustix::mount::UnmountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use crate::mount::error::MountError;
-use crate::mount::mountinfo::{self, Mount};
+use crate::mount::mountinfo::{self, Mount, ServerState};
 use crate::mount::options::{Options, Permissions};
 
 /// The type that `/proc/mounts` shows.
@@ -217,15 +217,24 @@ pub(crate) fn absolute(dir: &Path) -> io::Result<PathBuf> {
 /// Whether nobody answers any more. The kernel may keep the root's attributes for ever, so it is made to ask. A
 /// dead server's mount answers at once, and a server that hangs is not waited for.
 pub(crate) fn is_dead(dir: &Path) -> bool {
+    server_state(dir) == ServerState::Dead
+}
+
+/// [`is_dead`], with the other outcomes told apart.
+pub(crate) fn server_state(dir: &Path) -> ServerState {
     let (said, answer) = channel();
     let dir = dir.to_owned();
     let asking = move || {
-        let dead =
-            rustix::fs::statfs(&dir).is_err_and(|error| matches!(error, Errno::NOTCONN | Errno::CONNABORTED));
-        let _ = said.send(dead);
+        let _ = said.send(match rustix::fs::statfs(&dir) {
+            Err(Errno::NOTCONN | Errno::CONNABORTED) => ServerState::Dead,
+            // Another error is an answer too.
+            _ => ServerState::Serving,
+        });
     };
-    let asked = thread::Builder::new().name("uvfs-ask".into()).spawn(asking);
-    asked.is_ok() && answer.recv_timeout(Duration::from_secs(1)).unwrap_or(false)
+    match thread::Builder::new().name("uvfs-ask".into()).spawn(asking) {
+        Ok(_) => answer.recv_timeout(Duration::from_secs(1)).unwrap_or(ServerState::Silent),
+        Err(_) => ServerState::Silent,
+    }
 }
 
 /// Asks what is mounted on `dir` for its root's attributes, and says which mount that is.

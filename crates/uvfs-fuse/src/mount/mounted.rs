@@ -29,6 +29,7 @@ use crate::mount::options::{Options, Permissions};
 use crate::notify::Notices;
 use crate::threads::thread_failure::GiveUp;
 use crate::transport::dev::{Connection, Transport};
+use crate::wire::latency::{Latency, RequestKind};
 
 /// How long a session that failed may take to say why.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -267,6 +268,11 @@ impl Mounted {
     /// is waited for.
     pub fn settle(&self, time: Duration) -> bool {
         self.frontend.settle(time)
+    }
+
+    /// The times that requests of a kind have taken.
+    pub fn latency(&self, kind: RequestKind) -> Latency {
+        self.frontend.latencies().of(kind)
     }
 
     /// Some of the requests that the kernel has made since the mount.

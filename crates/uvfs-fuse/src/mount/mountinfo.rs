@@ -53,12 +53,30 @@ pub struct Listed {
     mount: Mount,
 }
 
+/// What a mount's server is found to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ServerState {
+    /// It answers.
+    Serving,
+    /// It has ended; what is left of the mount goes with `uvfs umount`.
+    Dead,
+    /// It gave no answer within a second.
+    Silent,
+    /// Not known: another file system is mounted over it, and would answer.
+    Covered,
+}
+
 impl Listed {
-    /// Whether its server has died. Waits at most a second for an answer; a server that gives none does not count
-    /// as dead. False if another file system is mounted over it, because that one would answer.
-    pub fn is_dead(&self) -> bool {
+    /// Asks its server. Waits at most a second for the answer.
+    pub fn state(&self) -> ServerState {
         let is_on_top = at(&self.dir).is_ok_and(|top| top.as_ref() == Some(&self.mount));
-        is_on_top && device::is_dead(&self.dir)
+        if is_on_top { device::server_state(&self.dir) } else { ServerState::Covered }
+    }
+
+    /// Whether its server has died. A server that gives no answer does not count as dead.
+    pub fn is_dead(&self) -> bool {
+        self.state() == ServerState::Dead
     }
 }
 

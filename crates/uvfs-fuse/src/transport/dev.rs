@@ -293,7 +293,7 @@ impl Reader {
                     if let Some(place) = &place {
                         place.begin(data_len(header, structure, payload) >= LARGE);
                     }
-                    self.dispatcher.handle(header, structure, payload, port);
+                    self.dispatcher.handle(header, structure, payload, AnyPort::Dev(port));
                 }
                 Err(error) => tracing::warn!(%error, len, "the kernel sent a message that is not a request"),
             }
@@ -307,7 +307,29 @@ impl Reader {
 
 impl Handler for Dispatcher {
     fn handle(&self, header: &[u8; IN_HEADER], structure: &[u8], payload: &[u8], port: RingPort) {
-        Self::handle(self, header, structure, payload, port);
+        Self::handle(self, header, structure, payload, AnyPort::Ring(port));
+    }
+}
+
+/// The port of either transport. The front end is compiled for this one type: two copies of it were 400 kB.
+enum AnyPort {
+    Dev(DevPort),
+    Ring(RingPort),
+}
+
+impl Port for AnyPort {
+    fn room(&mut self, len: usize) -> &mut [u8] {
+        match self {
+            Self::Dev(port) => port.room(len),
+            Self::Ring(port) => port.room(len),
+        }
+    }
+
+    fn send(self, unique: u64, answer: Answer<'_>) {
+        match self {
+            Self::Dev(port) => port.send(unique, answer),
+            Self::Ring(port) => port.send(unique, answer),
+        }
     }
 }
 

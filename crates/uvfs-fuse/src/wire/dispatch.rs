@@ -11,6 +11,7 @@ use std::task::{Wake, Waker};
 use uvfs::Errno;
 
 use super::interrupts::Interrupts;
+use super::latency::{RequestKind, Timed};
 use super::port::{IN_HEADER, Port};
 use super::reply::{Answering, Listing};
 use super::request::{Head, Operation};
@@ -81,7 +82,8 @@ impl Dispatcher {
     ) {
         let head = Head::parse(header);
         let operation = Operation::parse(head.opcode, structure, payload);
-        let back = Back { port, unique: head.unique, context: &self.0 };
+        let timed = Timed::begin(RequestKind::of(head.opcode));
+        let back = Back { port, unique: head.unique, timed, context: &self.0 };
         // A driver's panic costs its own request (whose answer, dropped, says EIO), not the thread that all others are
         // counting on.
         let handled = catch_unwind(AssertUnwindSafe(|| match operation {
@@ -179,13 +181,14 @@ impl Dispatcher {
 struct Back<'a, P: Port> {
     port: P,
     unique: u64,
+    timed: Timed,
     context: &'a Arc<Context>,
 }
 
 impl<P: Port> Back<'_, P> {
     /// For a request that must not be given up once it has begun.
     fn for_change(self) -> Answering<P> {
-        Answering::new(self.port, self.unique, self.context)
+        Answering::new(self.port, self.unique, self.timed, self.context)
     }
 
     /// For a change that the kernel makes in no user's name.

@@ -16,6 +16,7 @@ use uvfs::{Attr, Errno, FSXATTR, FileFlags, PollEvents, Result, StatFs, Time, mo
 
 use super::dispatch::Context;
 use super::interrupts::Waiting;
+use super::latency::Timed;
 use super::port::{Answer, Port};
 use crate::transport::{
     Asked, Attributes, DataReply, DirReply, Entry, Flagged, Looked, NodeId, Opened, Purpose, Reply, Statx,
@@ -172,17 +173,19 @@ pub(super) struct Answering<P: Port> {
     purpose: Purpose,
     /// The process that asked, if the request may be given up when it is killed.
     interruptible: Option<u32>,
+    timed: Timed,
     context: Arc<Context>,
 }
 
 impl<P: Port> Answering<P> {
-    pub(super) fn new(port: P, unique: u64, context: &Arc<Context>) -> Self {
+    pub(super) fn new(port: P, unique: u64, timed: Timed, context: &Arc<Context>) -> Self {
         let context = Arc::clone(context);
         Self {
             way: Some(Way::Straight(port)),
             unique,
             purpose: Purpose::Change,
             interruptible: None,
+            timed,
             context,
         }
     }
@@ -202,6 +205,7 @@ impl<P: Port> Answering<P> {
 
     /// Sends; if the request was interrupted before, returns what is needed to undo it.
     fn answer(mut self, answer: Answer<'_>) -> Option<Arc<Context>> {
+        self.timed.end(self.context.frontend.latencies());
         match self.way.take() {
             Some(Way::Straight(port)) => port.send(self.unique, answer),
             Some(Way::Shared(waiting)) => {
@@ -245,6 +249,7 @@ impl<P: Port> Drop for Answering<P> {
 
 impl<P: Port> Asked for Answering<P> {
     fn waits(&mut self) {
+        self.timed.waits();
         let Some(pid) = self.interruptible else { return };
         self.way = match self.way.take() {
             Some(Way::Straight(port)) => {

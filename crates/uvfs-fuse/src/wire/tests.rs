@@ -6,6 +6,7 @@ use std::time::Duration;
 use uvfs::{Attr, Errno, FileFlags, FlagsForm, PollEvents, SetTime, StatFs, Time, mode};
 
 use super::dispatch::Dispatcher;
+use super::latency::{RequestKind, Timed};
 use super::port::{IN_HEADER, MAX_WRITE};
 use super::reply::{Answering, Listing};
 use super::request::{Head, Operation, opcode, split, structure};
@@ -282,7 +283,7 @@ fn said(answer: impl FnOnce(Answering<Ear>)) -> Result<Vec<u8>, Errno> {
     let fixture = Fixture::new();
     let dispatcher = Dispatcher::new(fixture.frontend.clone(), None);
     let (port, answers) = ear();
-    answer(Answering::new(port, 17, dispatcher.context()));
+    answer(Answering::new(port, 17, Timed::begin(RequestKind::Other), dispatcher.context()));
     let FuzzAnswer { unique, body } = answers.try_recv().expect("an answer");
     assert_eq!(unique, 17);
     assert!(answers.try_recv().is_err(), "one answer");
@@ -413,7 +414,8 @@ fn a_node_that_comes_too_late_is_forgotten() {
     let node = fixture.look(3).expect("a file");
     let dispatcher = Dispatcher::new(fixture.frontend.clone(), None);
     let (port, answers) = ear();
-    let mut late = Answering::new(port, 17, dispatcher.context()).interruptible(1);
+    let mut late =
+        Answering::new(port, 17, Timed::begin(RequestKind::Other), dispatcher.context()).interruptible(1);
     late.waits();
     // The process was killed: the request is given up, and the driver answers afterwards.
     dispatcher.context().interrupts.end_with_eintr(17);

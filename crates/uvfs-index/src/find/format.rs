@@ -79,6 +79,11 @@ impl PrintFormat {
         Ok(Self { pieces: reader.pieces, warnings: reader.warnings })
     }
 
+    /// The number of directives that show something of a file.
+    pub(super) fn directives(&self) -> usize {
+        self.pieces.iter().filter(|piece| matches!(piece, Piece::Field(..))).count()
+    }
+
     /// Whether a directive shows the time of the last read.
     pub(super) fn shows_atime(&self) -> bool {
         let is_atime = |piece: &Piece| matches!(piece, Piece::Field(_, Field::Time(TimeField::Accessed, _)));

@@ -62,7 +62,7 @@ enum Part {
 
 /// A compiled pattern.
 #[derive(Debug)]
-pub(super) struct Glob {
+pub(crate) struct Glob {
     /// One more than there are stars; two stars in a row count once.
     parts: Vec<Part>,
     fold: bool,
@@ -70,7 +70,7 @@ pub(super) struct Glob {
 
 impl Glob {
     /// Compiles a pattern. Each sequence of bytes is one.
-    pub(super) fn new(pattern: &[u8], fold: bool) -> Self {
+    pub(crate) fn new(pattern: &[u8], fold: bool) -> Self {
         let (mut parts, mut open, mut at) = (Vec::new(), Vec::new(), 0);
         // No bracket behind this place ends.
         let last_close = memchr::memrchr(b']', pattern).unwrap_or(0);
@@ -107,7 +107,7 @@ impl Glob {
     }
 
     /// Whether the whole of `text` matches.
-    pub(super) fn matches(&self, text: &[u8]) -> bool {
+    pub(crate) fn matches(&self, text: &[u8]) -> bool {
         let fold = self.fold;
         let [first, middle @ .., last] = &self.parts[..] else {
             return self.parts.iter().all(|only| only.len() == text.len() && only.is_at(text, fold));

@@ -18,7 +18,10 @@
 //! [`SearchTree::Children`] a level. No input panics: errors are [`ParseError`], or `io::Error` of the sink.
 //!
 //! Deviations from GNU find:
-//! - Patterns have at most 8,192 bytes, widths of `-printf` fields end at 4,095, and groups nest at most 200 deep.
+//! - Patterns have at most 8,192 bytes, and groups nest at most 200 deep. Widths of `-printf` fields end at 4,095, and a
+//!   command line has at most 1,024 such fields. All its regular expressions together take about 256 MiB at most.
+//! - find 4.9 loses the output of an action that its optimizer moves behind a cheaper test, as in `-print -perm -444 -regex
+//!   .* -o -true`. Here words act as they are written.
 //! - Times after the year 9999 are printed as seconds.
 //! - The value of `A , B` is that of `B`, as find's manual says. find 4.9 swaps the two if neither acts and `B` is cheaper.
 //! - `\%s%d` in a format is `\%s` and the directive `%d`. find 4.9 hands both to printf(3), with one argument.
@@ -43,7 +46,7 @@ mod calendar;
 mod dates;
 mod eval;
 mod format;
-mod glob;
+pub(crate) mod glob;
 mod json;
 mod ls;
 mod numbers;

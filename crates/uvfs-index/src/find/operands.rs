@@ -6,12 +6,15 @@ use super::glob::Glob;
 use super::numbers::{Comparison, SizeTest, decimal};
 use super::parse::{FindAction, FindContext, ParseError};
 use super::perm::PermTest;
-use super::regexes::Syntax;
+use super::regexes::{RegexMemory, Syntax};
 use super::times::{AgeTest, AgeUnit, DAY, TimeField};
 use super::{FileAttributes, FileKind, Timestamp, calendar, dates, owners, regexes, words};
 
 /// The most bytes of a pattern: twice the longest path of Linux. Compiling one takes at most the square of its length.
 const LONGEST_PATTERN: usize = 8192;
+
+/// The most directives in the formats of one command line. Each may show a path or a wide field for every file.
+const MOST_DIRECTIVES: usize = 1024;
 
 /// The words that are not read yet.
 pub(super) struct Arguments<'a> {
@@ -41,6 +44,9 @@ pub(super) struct Settings<'c> {
     /// The moment from which ages in days count.
     day_origin: Timestamp,
     syntax: Syntax,
+    regex_memory: RegexMemory,
+    /// Directives of all formats of `-printf`.
+    directives: usize,
 }
 
 type Read = Result<Clause, ParseError>;
@@ -99,6 +105,8 @@ impl<'c> Settings<'c> {
             context,
             day_origin: Timestamp { sec: now.sec.saturating_sub(DAY), ..now },
             syntax: Syntax::EMACS,
+            regex_memory: RegexMemory::default(),
+            directives: 0,
         }
     }
 
@@ -235,7 +243,12 @@ impl<'c> Settings<'c> {
             b"lname" => Clause::Target(operand.glob(false)?),
             b"ilname" => Clause::Target(operand.glob(true)?),
             b"regex" | b"iregex" => {
-                let regex = regexes::compile(operand.pattern()?, self.syntax, name == b"iregex");
+                let regex = regexes::compile(
+                    operand.pattern()?,
+                    self.syntax,
+                    name == b"iregex",
+                    &mut self.regex_memory,
+                );
                 let refused = |why| {
                     let word = operand.word.escape_ascii();
                     ParseError::new(format!("{word} cannot use {:?}: {why}", operand.shown()))
@@ -245,6 +258,12 @@ impl<'c> Settings<'c> {
             b"type" => Clause::Kinds(kinds(operand)?),
             b"printf" => {
                 let format = PrintFormat::parse(operand.text).map_err(ParseError::new)?;
+                self.directives += format.directives();
+                if self.directives > MOST_DIRECTIVES {
+                    return Err(ParseError::new(format!(
+                        "-printf's formats have more than {MOST_DIRECTIVES} directives together: use fewer"
+                    )));
+                }
                 self.warnings.extend(format.warnings.iter().cloned());
                 if format.shows_atime() {
                     self.note_atime(TimeField::Accessed, operand.word);

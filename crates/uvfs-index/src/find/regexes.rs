@@ -16,8 +16,20 @@ const NESTING: usize = 100;
 const MOST_REPEATS: u32 = 0x7fff;
 /// So many repetitions may follow each other.
 const REPETITIONS: usize = 100;
-/// Memory of a compiled expression, in bytes.
-const COMPILED: usize = 10 << 20;
+/// Memory of a compiled expression, in bytes: the first of these that is enough.
+const COMPILED: [usize; 3] = [64 << 10, 1 << 20, 10 << 20];
+/// Memory that an expression may take while it matches.
+const MATCHING: usize = 1 << 20;
+
+/// The memory that the regular expressions of one command line may still take, about.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RegexMemory(usize);
+
+impl Default for RegexMemory {
+    fn default() -> Self {
+        Self(256 << 20)
+    }
+}
 
 /// The switches of a syntax.
 #[derive(Clone, Copy, Debug, Default)]
@@ -90,17 +102,29 @@ impl Syntax {
 }
 
 /// Compiles an expression; an error is the reason, without the expression.
-pub(super) fn compile(pattern: &[u8], syntax: Syntax, fold: bool) -> Result<Regex, String> {
+pub(super) fn compile(
+    pattern: &[u8],
+    syntax: Syntax,
+    fold: bool,
+    left: &mut RegexMemory,
+) -> Result<Regex, String> {
     let mut translation =
         Translation { text: pattern, at: 0, syntax, fold, caret: true, depth: 0, plain_brace: None };
     let inner = translation.alternatives()?;
-    RegexBuilder::new(&format!(r"\A(?:{inner})\z"))
-        .unicode(false)
-        .dot_matches_new_line(true)
-        .size_limit(COMPILED)
-        .nest_limit(1000)
-        .build()
-        .map_err(|_| "it is too large".to_owned())
+    let mut builder = RegexBuilder::new(&format!(r"\A(?:{inner})\z"));
+    builder.unicode(false).dot_matches_new_line(true).nest_limit(1000).dfa_size_limit(MATCHING);
+    for limit in COMPILED {
+        let Some(rest) = left.0.checked_sub(limit + MATCHING) else {
+            return Err(
+                "the regular expressions of this command line take too much memory together".to_owned()
+            );
+        };
+        if let Ok(regex) = builder.size_limit(limit).build() {
+            left.0 = rest;
+            return Ok(regex);
+        }
+    }
+    Err("it is too large".to_owned())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,15 +7,19 @@
 //!
 //! Looking changes nothing, access times neither. Any thread may look.
 
+mod covers;
 mod sys;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, Statx, StatxFlags, fstatvfs, openat, statx};
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
+pub(crate) use self::covers::Cover;
+use self::covers::Covers;
 use crate::snapshot::RootIdentity;
 use crate::table::{FileFacts, HostHandle};
 
@@ -28,6 +32,7 @@ pub(crate) struct HostTree {
     root: OwnedFd,
     facts: FileFacts,
     handle: HostHandle,
+    covers: Covers,
 }
 
 /// A name as a look found it.
@@ -38,6 +43,7 @@ pub(crate) struct FoundName {
 }
 
 const LOOK: AtFlags = AtFlags::SYMLINK_NOFOLLOW.union(AtFlags::NO_AUTOMOUNT);
+const LOOK_FOR: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
 fn facts(from: &Statx) -> FileFacts {
     FileFacts {
@@ -51,16 +57,27 @@ fn facts(from: &Statx) -> FileFacts {
         uid: from.stx_uid,
         gid: from.stx_gid,
         mode: from.stx_mode,
+        birth: birth(from),
     }
 }
 
+/// See [`FileFacts::birth`].
+fn birth(from: &Statx) -> u32 {
+    if from.stx_mask & StatxFlags::BTIME.bits() == 0 {
+        return 0;
+    }
+    let time = from.stx_btime;
+    // Files that are born one after the other differ in both parts.
+    (time.tv_sec as u32).wrapping_mul(0x9e37_79b1).wrapping_add(time.tv_nsec).max(1)
+}
+
 fn facts_at(dir: BorrowedFd<'_>, name: &[u8]) -> Result<FileFacts, Errno> {
-    Ok(facts(&statx(dir, name, LOOK, StatxFlags::BASIC_STATS)?))
+    Ok(facts(&statx(dir, name, LOOK, LOOK_FOR)?))
 }
 
 /// The attributes of an open file.
 pub(crate) fn facts_of(fd: BorrowedFd<'_>) -> Result<FileFacts, Errno> {
-    Ok(facts(&statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?))
+    Ok(facts(&statx(fd, c"", AtFlags::EMPTY_PATH, LOOK_FOR)?))
 }
 
 /// Says why a step failed; if it was not allowed, the capability that it needs.
@@ -92,7 +109,8 @@ impl HostTree {
         let root = openat(&mount, c".", dir, Mode::empty()).map_err(opens)?;
         let facts = facts_of(root.as_fd()).map_err(looks)?;
         let handle = sys::handle(root.as_fd()).map_err(handles)?;
-        let tree = Self { path: path.to_owned(), seen, root, facts, handle };
+        let covers = Covers::new().map_err(|errno| format!("the table of mounts cannot be read: {errno}"))?;
+        let tree = Self { path: path.to_owned(), seen, root, facts, handle, covers };
         let again = tree.open_handle(&tree.handle).map_err(handles)?;
         match facts_of(again.as_fd()) {
             Ok(found) if (found.ino, found.dev) == (facts.ino, facts.dev) => Ok(tree),
@@ -117,6 +135,14 @@ impl HostTree {
     /// The attributes of the root.
     pub(crate) fn root_facts(&self) -> Result<FileFacts, Errno> {
         facts_of(self.root.as_fd())
+    }
+
+    /// The names inside the tree that other mounts cover at this moment.
+    ///
+    /// # Errors
+    /// Of reading the table of mounts.
+    pub(crate) fn covers(&self) -> Result<Arc<[Cover]>, Errno> {
+        self.covers.of(self.seen())
     }
 
     /// The identity of the root, the same in another run.
@@ -176,6 +202,13 @@ impl HostTree {
             opened => opened,
         }
     }
+}
+
+/// The path of an open directory, as it is now.
+fn directory(fd: BorrowedFd<'_>) -> Result<PathBuf, Errno> {
+    use std::os::fd::AsRawFd;
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    path.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
 /// A name in a directory, with its inode number.

@@ -47,7 +47,7 @@ enum Printer {
 impl Printer {
     fn sink(&mut self) -> &mut dyn FindSink {
         match self {
-            Self::Text(printer) => &mut **printer,
+            Self::Text(printer) => printer.as_mut(),
             Self::Json(printer) => printer,
         }
     }

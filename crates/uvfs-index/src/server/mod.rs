@@ -52,7 +52,7 @@ const LIST: usize = 2;
 pub struct IndexServer {
     trees: Vec<ServedTree>,
     limits: TreeLimits,
-    connections: AtomicUsize,
+    connections: Arc<AtomicUsize>,
     /// Questions so far, in the order of [`KINDS`].
     queries: [AtomicU64; KINDS.len()],
     stop: Box<dyn Fn() + Send + Sync>,
@@ -137,7 +137,7 @@ impl IndexServer {
             trees.push(ServedTree { path, snapshot, tree: Mutex::new(Arc::new(tree)) });
         }
         let queries = Default::default();
-        Ok(Self { trees, limits, connections: AtomicUsize::new(0), queries, stop: Box::new(stop) })
+        Ok(Self { trees, limits, connections: Arc::default(), queries, stop: Box::new(stop) })
     }
 
     /// The trees as they are now, in the order of the command line.
@@ -180,29 +180,9 @@ impl IndexServer {
     /// # Errors
     /// The reason why no connection can be accepted any more.
     pub fn serve(self: &Arc<Self>, socket: &IndexSocket) -> std::io::Error {
-        loop {
-            let stream = match socket.listener.accept() {
-                Ok((stream, _)) => stream,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => continue,
-                Err(error) => return error,
-            };
-            if self.connections.fetch_add(1, Relaxed) >= CONNECTIONS {
-                let _ = say(&stream, &failure("the server has too many connections".into()));
-                self.connections.fetch_sub(1, Relaxed);
-                continue;
-            }
-            let server = Arc::clone(self);
-            let thread = thread::Builder::new().name("uvfs-client".into());
-            let spawned = thread.spawn(move || {
-                // A client that has gone needs no answer.
-                let _ = server.answer(&stream);
-                server.connections.fetch_sub(1, Relaxed);
-            });
-            if spawned.is_err() {
-                self.connections.fetch_sub(1, Relaxed);
-            }
-        }
+        let server = Arc::clone(self);
+        // A client that has gone needs no answer.
+        accept(socket, &self.connections, move |stream| drop(server.answer(stream)))
     }
 
     fn answer(&self, stream: &UnixStream) -> std::io::Result<()> {
@@ -250,7 +230,7 @@ impl IndexServer {
     }
 
     /// The tree that a path is in, and the path in it. If its path leads elsewhere by now, it is begun anew.
-    fn tree_of(&self, path: &[u8]) -> Result<(Arc<IndexedTree>, Vec<u8>), String> {
+    pub(crate) fn tree_of(&self, path: &[u8]) -> Result<(Arc<IndexedTree>, Vec<u8>), String> {
         let inside = |served: &ServedTree| -> Option<Vec<u8>> {
             let root = served.path.as_os_str().as_bytes();
             let rest = path.strip_prefix(root)?;
@@ -341,6 +321,36 @@ impl IndexServer {
 /// Since 1970.
 fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+/// Accepts connections for ever, and serves each in a thread.
+pub(crate) fn accept(
+    socket: &IndexSocket,
+    connections: &Arc<AtomicUsize>,
+    answer: impl Fn(&UnixStream) + Clone + Send + 'static,
+) -> std::io::Error {
+    loop {
+        let stream = match socket.listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => continue,
+            Err(error) => return error,
+        };
+        if connections.fetch_add(1, Relaxed) >= CONNECTIONS {
+            let _ = say(&stream, &failure("the server has too many connections".into()));
+            connections.fetch_sub(1, Relaxed);
+            continue;
+        }
+        let (answer, counted) = (answer.clone(), Arc::clone(connections));
+        let thread = thread::Builder::new().name("uvfs-client".into());
+        let spawned = thread.spawn(move || {
+            answer(&stream);
+            counted.fetch_sub(1, Relaxed);
+        });
+        if spawned.is_err() {
+            connections.fetch_sub(1, Relaxed);
+        }
+    }
 }
 
 fn failure(error: String) -> Failure {

@@ -12,11 +12,11 @@ use super::{NONE, NameTable};
 /// A change of a name, under its tick.
 #[derive(Clone, Copy)]
 pub(super) struct Change {
-    name: u32,
-    born: u64,
+    pub(super) name: u32,
+    pub(super) born: u64,
     /// When it was last made to lead to another file.
     led: u64,
-    whole: u64,
+    pub(super) whole: u64,
 }
 
 /// The reason for a new place in the order.
@@ -45,7 +45,8 @@ pub enum ChangeKind {
     Changed,
     /// The name does not exist, and may have existed.
     Removed,
-    /// The name exists, and its file had the name [`ChangedName::from`], which does not exist.
+    /// The name exists, and its file had the name [`ChangedName::from`], which does not exist. It is the same file by
+    /// inode number and time of birth.
     Renamed,
 }
 
@@ -155,6 +156,10 @@ impl NameTable {
         let dead = &self.names[change.name as usize];
         let file = self.files.get(dead.file as usize)?;
         if file.generation != dead.next_link || file.free || file.names == NONE {
+            return None;
+        }
+        // Another file may have got the inode number. Its content is another then, so a rename is never guessed.
+        if file.dir == NONE && file.birth == 0 {
             return None;
         }
         let to = &self.names[file.names as usize];

@@ -182,6 +182,8 @@ impl<F: FnMut(&[u8]) -> io::Result<()>> Dump<F> {
     fn facts(&mut self, tag: u8, facts: &FileFacts) {
         let (out, previous) = (&mut self.block, &mut self.previous);
         signed(out, facts.ino.wrapping_sub(previous.ino) as i64);
+        // Like a random number: a short form would be a longer one.
+        out.extend_from_slice(&facts.birth.to_le_bytes());
         number(out, facts.size);
         if tag & USUAL_BLOCKS == 0 {
             number(out, facts.blocks);

@@ -26,6 +26,7 @@ impl NameTable {
             len,
             dead: false,
             was_dir: false,
+            was_type: 0,
         };
         if self.free_name != NONE {
             let at = self.free_name;
@@ -190,10 +191,13 @@ impl NameTable {
             // The root's: the server notices that by itself.
             return;
         }
+        if note == Note::Tick {
+            self.note_names_below(at);
+        }
         self.unlink(at);
         self.alive -= 1;
         let old = &self.files[file as usize];
-        let (generation, was_dir) = (old.generation, old.dir != NONE);
+        let (generation, was_dir, was_type) = (old.generation, old.dir != NONE, (old.mode >> 12) as u8);
         if old.names == NONE {
             self.limbo.push((file, generation));
         }
@@ -202,7 +206,8 @@ impl NameTable {
             return;
         }
         let record = &mut self.names[at as usize];
-        (record.dead, record.next_link, record.was_dir) = (true, generation, was_dir);
+        (record.dead, record.next_link) = (true, generation);
+        (record.was_dir, record.was_type) = (was_dir, was_type);
         self.touch(at, Touch::Changed);
     }
 
@@ -229,6 +234,9 @@ impl NameTable {
             Some(at) if self.names[at as usize].dead => (at, self.names[at as usize].was_dir, true),
             Some(at) => {
                 let old = self.names[at as usize].file;
+                if note == Note::Tick {
+                    self.note_names_below(at);
+                }
                 self.unlink(at);
                 let record = &self.files[old as usize];
                 if record.names == NONE {

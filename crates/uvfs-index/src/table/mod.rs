@@ -20,6 +20,7 @@ pub(crate) mod restore;
 #[cfg(test)]
 mod tests;
 mod text;
+pub(crate) mod watched;
 
 use std::collections::BTreeMap;
 use std::hash::BuildHasher;
@@ -50,7 +51,7 @@ pub(crate) struct Put {
     pub(crate) file: u32,
     /// A directory whose content has not been read: it must be.
     pub(crate) new_dir: bool,
-    /// More names are known than the file has: one at least is out of date.
+    /// More names are known than the file has: one at least is out of date. Never set by a scan.
     pub(crate) surplus: bool,
 }
 
@@ -80,6 +81,7 @@ pub(crate) struct NameTable {
     /// Files without a name, with their generations.
     limbo: Vec<(u32, u32)>,
     changes: BTreeMap<u64, Change>,
+    vanished: Option<watched::VanishedNames>,
     /// The last tick given.
     tick: u64,
     /// Changes up to this tick are not all known any more.
@@ -110,6 +112,7 @@ impl NameTable {
             free_dirs: Vec::new(),
             limbo: Vec::new(),
             changes: BTreeMap::new(),
+            vanished: None,
             tick: 0,
             floor: 0,
             alive: 1,
@@ -148,7 +151,12 @@ impl NameTable {
         // A directory's handle is an allocation of its own. A B-tree's nodes are two thirds full.
         let apart = self.dirs.len() * 32 + self.changes.len() * 48;
         let hashes = [&self.by_name, &self.by_ino, &self.by_handle];
-        records + apart + self.text.bytes() + hashes.iter().map(|hash| hash.allocation_size()).sum::<usize>()
+        let vanished = self.vanished.as_ref().map_or(0, watched::VanishedNames::bytes);
+        records
+            + apart
+            + vanished
+            + self.text.bytes()
+            + hashes.iter().map(|hash| hash.allocation_size()).sum::<usize>()
     }
 
     /// The directory with this handle, as a file.
@@ -264,7 +272,7 @@ impl NameTable {
     fn same(&self, facts: &FileFacts, handle: Option<&HostHandle>) -> Option<u32> {
         let file = self.by_number(facts.ino)?;
         let known = &self.files[file as usize].facts(self.dev);
-        let matches = known.same_type(facts) && (!facts.is_dir() || self.handle(file) == handle);
+        let matches = known.same_file(facts) && (!facts.is_dir() || self.handle(file) == handle);
         matches.then_some(file)
     }
 
@@ -356,8 +364,9 @@ impl NameTable {
         if known.is_some() && note == Note::Tick {
             self.touch_file(file);
         }
-        let links = self.links_of(file).count();
-        let surplus = !foreign && !facts.is_dir() && links > facts.nlink as usize;
+        // The scan takes no notice, and would count the names of a file again for each of them.
+        let counts = note == Note::Tick && !foreign && !facts.is_dir();
+        let surplus = counts && self.links_of(file).nth(facts.nlink as usize).is_some();
         Ok(Put { file, new_dir: self.is_unread(file), surplus })
     }
 
@@ -379,7 +388,7 @@ impl NameTable {
             return false;
         }
         let Some(file) = self.by_number(facts.ino) else { return false };
-        if !self.files[file as usize].facts(self.dev).same_type(facts) {
+        if !self.files[file as usize].facts(self.dev).same_file(facts) {
             return false;
         }
         self.files[file as usize].set(facts);

@@ -51,6 +51,9 @@ pub struct FileFacts {
     pub gid: u32,
     /// Type and permissions.
     pub mode: u16,
+    /// A number made from the time of birth; 0 if the file system does not tell it. Inode numbers are given again to
+    /// new files, mostly at once. So two looks saw one file only if this number is the same, too.
+    pub birth: u32,
 }
 
 const TYPE: u16 = 0o170_000;
@@ -78,6 +81,11 @@ impl FileFacts {
     pub(crate) fn same_type(&self, other: &Self) -> bool {
         (self.mode ^ other.mode) & TYPE == 0
     }
+
+    /// Whether two looks at one inode number saw one file. Directories also have handles, which tell more.
+    pub(crate) fn same_file(&self, other: &Self) -> bool {
+        self.same_type(other) && (self.is_dir() || self.birth == other.birth)
+    }
 }
 
 /// A file, with one or more names; without any while its rename is looked at.
@@ -98,7 +106,8 @@ pub(super) struct FileRecord {
     pub(super) dir: u32,
     /// Moves when the record is freed.
     pub(super) generation: u32,
-    mode: u16,
+    pub(super) birth: u32,
+    pub(super) mode: u16,
     /// On another file system, so it cannot be found by its number, and nothing below it is known.
     pub(super) foreign: bool,
     pub(super) free: bool,
@@ -122,6 +131,7 @@ impl FileRecord {
             names: NONE,
             dir: NONE,
             generation: 0,
+            birth: 0,
             mode: 0,
             foreign,
             free: false,
@@ -135,6 +145,7 @@ impl FileRecord {
         (self.mtime, self.mtime_nsec) = facts.mtime;
         (self.ctime, self.ctime_nsec) = facts.ctime;
         (self.nlink, self.uid, self.gid, self.mode) = (facts.nlink, facts.uid, facts.gid, facts.mode);
+        self.birth = facts.birth;
     }
 
     /// The attributes. `dev` is that of the tree; a foreign file's is not kept.
@@ -150,6 +161,7 @@ impl FileRecord {
             uid: self.uid,
             gid: self.gid,
             mode: self.mode,
+            birth: self.birth,
         }
     }
 }
@@ -175,6 +187,8 @@ pub(super) struct NameRecord {
     pub(super) dead: bool,
     /// Whether it led to a directory when it died.
     pub(super) was_dir: bool,
+    /// The type of the file that it led to when it died: the highest four bits of the mode; 0 if that is not known.
+    pub(super) was_type: u8,
 }
 
 const _: () = assert!(size_of::<NameRecord>() == 40);

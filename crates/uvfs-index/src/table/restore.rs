@@ -88,6 +88,7 @@ impl<'a> Rest<'a> {
 
     fn facts(&mut self, tag: u8, previous: &mut Previous) -> Result<FileFacts, Malformed> {
         let ino = previous.ino.wrapping_add(self.signed()? as u64);
+        let birth = self.bytes(4)?.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
         let size = self.number()?;
         let blocks = if tag & USUAL_BLOCKS == 0 { self.number()? } else { usual_blocks(size) };
         let mtime = (previous.mtime.wrapping_add(self.signed()?), self.nanoseconds()?);
@@ -102,7 +103,7 @@ impl<'a> Rest<'a> {
         };
         *previous = Previous { ino, mtime: mtime.0, owner };
         let (uid, gid, mode) = owner;
-        Ok(FileFacts { ino, dev: 0, size, blocks, mtime, ctime, nlink, uid, gid, mode })
+        Ok(FileFacts { ino, dev: 0, birth, size, blocks, mtime, ctime, nlink, uid, gid, mode })
     }
 }
 

@@ -8,7 +8,7 @@ const DIR: u16 = 0o040_755;
 const FILE: u16 = 0o100_644;
 
 fn facts(ino: u64, mode: u16, nlink: u32) -> FileFacts {
-    FileFacts { ino, mode, nlink, dev: 7, ..FileFacts::default() }
+    FileFacts { ino, mode, nlink, dev: 7, birth: 1, ..FileFacts::default() }
 }
 
 fn handle(ino: u64) -> HostHandle {
@@ -155,6 +155,55 @@ fn a_number_that_is_used_again_drops_the_former_file() {
     table.dir(ROOT, "d", 5).expect("a name");
     table.file(ROOT, "f", 5, 1);
     assert_eq!(table.paths(), ["", "/f"]);
+}
+
+/// ext4 gives the number of a removed file to the next one at once. That is no rename: the content is another.
+#[test]
+fn a_new_file_with_a_used_number_is_no_renamed_file() {
+    let born = |birth| FileFacts { birth, ..facts(2, FILE, 1) };
+    let put = |table: &mut NameTable, name: &str, birth| {
+        table.put(ROOT, name.as_bytes(), &born(birth), None, Note::Tick).expect("a name");
+    };
+    for in_order in [true, false] {
+        let mut table = table();
+        put(&mut table, "a", 7);
+        let before = table.tick();
+        if in_order {
+            table.gone(ROOT, b"a").expect("space");
+            put(&mut table, "b", 8);
+        } else {
+            put(&mut table, "b", 8);
+            table.gone(ROOT, b"a").expect("space");
+        }
+        let mut since = table.since(before);
+        since.sort_by_key(|change| change.1.clone());
+        assert_eq!(since, [change(Removed, "a", None, false), change(Created, "b", None, false)]);
+        assert!(!table.refresh(&born(7)), "attributes of the former file");
+        // The file itself, renamed.
+        let before = table.tick();
+        put(&mut table, "c", 8);
+        table.gone(ROOT, b"b").expect("space");
+        assert_eq!(table.since(before), [change(Renamed, "c", Some("b"), false)]);
+    }
+    // A file system that tells no birth: a rename is not known to be one.
+    let mut table = table();
+    put(&mut table, "a", 0);
+    let before = table.tick();
+    table.gone(ROOT, b"a").expect("space");
+    put(&mut table, "b", 0);
+    assert_eq!(table.since(before), [change(Removed, "a", None, false), change(Created, "b", None, false)]);
+}
+
+/// Counting the names of a file for each of them would take the square of their number.
+#[test]
+fn the_scan_counts_no_links() {
+    let mut table = table();
+    for (name, note, surplus) in
+        [("a", Note::Silent, false), ("b", Note::Silent, false), ("c", Note::Tick, true)]
+    {
+        let put = table.put(ROOT, name.as_bytes(), &facts(2, FILE, 1), None, note).expect("a name");
+        assert_eq!(put.surplus, surplus, "{name}");
+    }
 }
 
 #[test]

@@ -60,7 +60,7 @@ use crate::host::HostTree;
 use crate::queue::ReportQueue;
 use crate::snapshot::SnapshotFile;
 use crate::table::changes::ChangedName;
-use crate::table::{FileFacts, NameTable, ROOT};
+use crate::table::{FileFacts, HostHandle, NameTable, ROOT};
 
 /// The limits of a tree.
 #[derive(Clone, Copy, Debug, Default)]
@@ -69,6 +69,18 @@ pub struct TreeLimits {
     pub threads: usize,
     /// Bytes of memory of the table; 0 for no limit.
     pub memory: usize,
+    /// Remember the names below a directory that is removed or renamed, for questions that want each of them.
+    pub names_below: bool,
+}
+
+impl TreeLimits {
+    fn table(&self, root: &FileFacts, handle: &HostHandle) -> NameTable {
+        self.noting(NameTable::new(root, handle.clone()))
+    }
+
+    fn noting(&self, table: NameTable) -> NameTable {
+        if self.names_below { table.noting_names_below() } else { table }
+    }
 }
 
 /// How far a tree is.
@@ -136,7 +148,8 @@ pub struct FindOutcome {
     pub end: SearchEnd,
     /// Whether the starting point exists.
     pub exists: bool,
-    /// Directories below the root that something is mounted on, which the index does not know.
+    /// Directories below the root that something is mounted on, and that the search would have gone into. The index does
+    /// not know the names that users see there.
     pub mounted_on: Vec<Vec<u8>>,
     /// Names are from a snapshot of this time, and may be out of date.
     pub unchecked: Option<SystemTime>,
@@ -154,6 +167,9 @@ pub struct IndexedName<'a> {
     /// Names in it, of a directory.
     pub children: Option<u64>,
 }
+
+/// The warning about a path that the index does not see.
+const ELSEWHERE: &str = "another file system is mounted there, whose changes this index does not see";
 
 struct Content {
     table: NameTable,
@@ -248,7 +264,7 @@ impl IndexedTree {
             .map_err(|why| format!("its changes are not seen: {why}"))?;
         let root = |errno: Errno| format!("its attributes cannot be read: {errno}");
         let content = Content {
-            table: NameTable::new(&host.root_facts().map_err(root)?, host.root_handle().clone()),
+            table: limits.table(&host.root_facts().map_err(root)?, host.root_handle()),
             instance: ChangeClock::new_instance()?,
             phase: IndexPhase::Scanning,
             scans: 0,
@@ -351,6 +367,37 @@ impl IndexedTree {
         }
     }
 
+    /// [`IndexedTree::settle`], at most until `deadline`. Returns whether the table is right now: not so while the tree
+    /// is being scanned, or is lost.
+    pub(crate) fn settle_until(&self, deadline: Instant) -> bool {
+        if self.wait_scanned(deadline.saturating_duration_since(Instant::now())) != IndexPhase::Following {
+            return false;
+        }
+        self.watcher.drain();
+        let wanted = self.shared.queue.put_in();
+        let mut done = self.shared.done.lock();
+        while *done < wanted && self.phase() == IndexPhase::Following {
+            if self.shared.moved.wait_until(&mut done, deadline).timed_out() {
+                return false;
+            }
+        }
+        drop(done);
+        self.phase() == IndexPhase::Following
+    }
+
+    /// Calls `look` with the table, its moment, and the host. Changes wait meanwhile, so `look` must not.
+    ///
+    /// # Errors
+    /// The reason if the tree is not known.
+    pub(crate) fn look<R>(
+        &self,
+        look: impl FnOnce(&NameTable, ChangeClock, &HostTree) -> R,
+    ) -> Result<R, String> {
+        let content = self.shared.content.read();
+        content.is_known()?;
+        Ok(look(&content.table, content.clock(), &self.shared.host))
+    }
+
     /// The changes since a moment, at or below a path. Every change that ended before this call is in the answer.
     /// Without `since`, or if that moment is not known, everything may have changed. O(changes since then), whatever
     /// the size of the tree.
@@ -364,10 +411,28 @@ impl IndexedTree {
                 content.unread.1.as_ref().map(of_last)
             }
         };
-        let known = since
-            .filter(|since| since.instance == content.instance && content.phase == IndexPhase::Following);
+        let (seen, warning) = match self.cover_above(below, true) {
+            Ok(None) => (true, warning),
+            Ok(Some(cover)) => (false, Some(format!("{}: {ELSEWHERE}", String::from_utf8_lossy(&cover)))),
+            Err(why) => (false, Some(why)),
+        };
+        let known = since.filter(|since| {
+            seen && since.instance == content.instance && content.phase == IndexPhase::Following
+        });
         let changes = known.and_then(|since| content.table.changed_since(since.tick, below));
         ChangesSince { clock: content.clock(), changes, warning }
+    }
+
+    /// The name that another mount covers and that a path leads through; with `whole`, also one that it is.
+    fn cover_above(&self, below: &[u8], whole: bool) -> Result<Option<Vec<u8>>, String> {
+        let failed = |errno: Errno| format!("the table of mounts cannot be read: {errno}");
+        let covers = self.shared.host.covers().map_err(failed)?;
+        let above = covers.iter().find(|(cover, _)| {
+            below
+                .strip_prefix(&cover[..])
+                .is_some_and(|rest| rest.first().map_or(whole, |byte| *byte == b'/'))
+        });
+        Ok(above.map(|(cover, _)| cover.clone()))
     }
 
     /// Waits for a change after a moment, at most for `patience`. Returns whether the table has moved.
@@ -399,10 +464,16 @@ impl IndexedTree {
         start: &FindStart,
         sink: &mut dyn FindSink,
     ) -> Result<FindOutcome, String> {
+        let failed = |errno: Errno| format!("the table of mounts cannot be read: {errno}");
+        let covers = self.shared.host.covers().map_err(failed)?;
+        if let Some(cover) = self.cover_above(&start.below, false)? {
+            let (end, mounted_on) = (SearchEnd::Complete, vec![cover]);
+            return Ok(FindOutcome { end, exists: true, mounted_on, unchecked: None });
+        }
         let content = self.settled();
         content.is_known()?;
         let unchecked = content.loaded.filter(|_| content.phase == IndexPhase::Checking);
-        let tree = SearchedTree::new(&self.shared.host, &content.table);
+        let tree = SearchedTree::new(&self.shared.host, &content.table, &covers);
         let Some(node) = tree.at(&start.below) else {
             let (end, mounted_on) = (SearchEnd::Complete, Vec::new());
             return Ok(FindOutcome { end, exists: false, mounted_on, unchecked });

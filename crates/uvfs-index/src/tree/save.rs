@@ -102,7 +102,7 @@ impl Shared {
             Ok(Some(loaded)) => {
                 let mut content = self.content.write();
                 debug_assert!(content.table.facts(ROOT).is_dir());
-                content.table = loaded.table;
+                content.table = self.limits.noting(loaded.table);
                 content.loaded = Some(loaded.written);
                 self.saved.lock().written = Some(loaded.written);
                 true

@@ -7,6 +7,7 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -14,7 +15,7 @@ use rustix::fs::{AtFlags, FileType, Stat, readlinkat, statat};
 use rustix::io::Errno;
 
 use crate::find::{FileAttributes, FileKind, SearchTree, Timestamp};
-use crate::host::HostTree;
+use crate::host::{Cover, HostTree};
 use crate::table::{FileFacts, NONE, NameTable};
 
 /// A name of the table: the directory that it is in, and the file that it leads to.
@@ -29,13 +30,17 @@ pub(super) struct IndexedNode<'t> {
 pub(super) struct SearchedTree<'t> {
     host: &'t HostTree,
     table: &'t NameTable,
+    /// Directories that something is mounted on, each with the device number of that.
+    covered: HashMap<u32, u64>,
     /// Paths of directories that something is mounted on, and that a search went into.
     mounted_on: RefCell<Vec<Vec<u8>>>,
 }
 
 impl<'t> SearchedTree<'t> {
-    pub(super) fn new(host: &'t HostTree, table: &'t NameTable) -> Self {
-        Self { host, table, mounted_on: RefCell::default() }
+    pub(super) fn new(host: &'t HostTree, table: &'t NameTable, covers: &[Cover]) -> Self {
+        let covered = covers.iter().filter_map(|(path, dev)| Some((table.walk(path)?, *dev)));
+        let covered = covered.filter(|(file, _)| table.facts(*file).is_dir()).collect();
+        Self { host, table, covered, mounted_on: RefCell::default() }
     }
 
     /// The name at a path below the root.
@@ -101,7 +106,7 @@ impl<'t> SearchTree for SearchedTree<'t> {
         // The root of another mount has the device number of another file system, which the table does not have.
         let (dev, rdev) = match (device || facts.dev == 0).then(|| self.stat(node)) {
             Some(Ok(seen)) => (seen.st_dev, seen.st_rdev),
-            _ => (facts.dev, 0),
+            _ => (self.covered.get(&node.file).copied().unwrap_or(facts.dev), 0),
         };
         let time = |(sec, nsec)| Timestamp { sec, nsec };
         FileAttributes {
@@ -126,15 +131,25 @@ impl<'t> SearchTree for SearchedTree<'t> {
     }
 
     fn has_children(&self, node: &IndexedNode<'t>) -> io::Result<bool> {
+        if self.covered.contains_key(&node.file) {
+            return Err(io::Error::other("something is mounted there"));
+        }
         Ok(self.table.children(node.file).next().is_some())
     }
 
     fn children<'a>(&'a self, node: &IndexedNode<'t>) -> Self::Children<'a> {
-        if self.facts(node).dev == 0 {
+        let covered = self.covered.contains_key(&node.file);
+        if covered || self.facts(node).dev == 0 {
             self.mounted_on.borrow_mut().extend(self.table.path_in(node.dir, node.name));
         }
+        // Users do not see the names below, and the names that they see are not known.
+        let shown = move |_: &(&[u8], u32)| !covered;
         let dir = node.file;
         let table: &'t NameTable = self.table;
-        Box::new(table.children(dir).map(move |(name, file)| IndexedNode { dir, name, file }))
+        Box::new(table.children(dir).take_while(shown).map(move |(name, file)| IndexedNode {
+            dir,
+            name,
+            file,
+        }))
     }
 }

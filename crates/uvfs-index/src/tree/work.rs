@@ -12,7 +12,7 @@ use crate::clock::ChangeClock;
 use crate::host::{FoundName, facts_of};
 use crate::queue::{Report, ToDo};
 use crate::scan::{DirListing, ListingPart, read_below, scan};
-use crate::table::{HostHandle, NameTable, Note, PutError, ROOT};
+use crate::table::{HostHandle, Note, PutError, ROOT};
 
 /// Looks at the way up before the tree is read anew, and at a directory before it counts as gone.
 const TRIES: usize = 3;
@@ -92,7 +92,7 @@ impl Shared {
         {
             let mut content = self.content.write();
             // Nobody is answered from the table any more.
-            content.table = NameTable::new(&content.table.facts(ROOT), self.host.root_handle().clone());
+            content.table = self.limits.table(&content.table.facts(ROOT), self.host.root_handle());
             content.phase = IndexPhase::Lost(why);
         }
         drop(self.done.lock());
@@ -112,7 +112,7 @@ impl Shared {
             let mut content = self.content.write();
             if why == Reading::Anew {
                 content.instance = ChangeClock::new_instance().map_err(Stop::Lost)?;
-                content.table = NameTable::new(&facts, self.host.root_handle().clone());
+                content.table = self.limits.table(&facts, self.host.root_handle());
             }
             let compares = why == Reading::Compare;
             content.phase = if compares { IndexPhase::Checking } else { IndexPhase::Scanning };

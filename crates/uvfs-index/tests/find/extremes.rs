@@ -133,6 +133,21 @@ pub fn a_time_that_is_not_stored_is_never_old() {
     assert_eq!(output(&tree, 0, &["-printf", "[%A@]"]), Some((b"[]".to_vec(), 0)));
 }
 
+/// A command line of a megabyte would otherwise take gigabytes: for its regular expressions, and for one line of output.
+pub fn a_command_line_takes_bounded_memory() {
+    let refused = |words: &[&str]| Expression::parse(words).expect_err("too much").to_string();
+    let mut words = vec!["-regextype", "posix-extended"];
+    words.extend(["-regex", "(((a{100}){20}){10})"].repeat(500));
+    assert!(refused(&words).contains("too much memory together"));
+    words.truncate(2 + 2 * 20);
+    assert!(Expression::parse(&words).is_ok());
+    let plain = ["-regex", ".*/[a-z]+\\.rs"].repeat(200);
+    assert!(Expression::parse(&plain).is_ok(), "many small ones");
+    assert!(refused(&["-printf", &"%p".repeat(1025)]).contains("1024 directives"));
+    assert!(refused(&["-printf", "%p"].repeat(1025)).contains("1024 directives"));
+    assert!(Expression::parse(&["-printf", &"%p".repeat(1024)]).is_ok());
+}
+
 pub fn expressions_may_go_to_other_threads() {
     fn assert_shareable<T: Send + Sync>() {}
     assert_shareable::<Expression>();

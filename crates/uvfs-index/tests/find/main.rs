@@ -23,6 +23,7 @@ const TESTS: &[(&str, fn())] = &[
     ("extreme_numbers_are_printed", extremes::extreme_numbers_are_printed),
     ("unreadable_files_are_counted_and_not_found", extremes::unreadable_files_are_counted_and_not_found),
     ("a_time_that_is_not_stored_is_never_old", extremes::a_time_that_is_not_stored_is_never_old),
+    ("a_command_line_takes_bounded_memory", extremes::a_command_line_takes_bounded_memory),
     ("expressions_may_go_to_other_threads", extremes::expressions_may_go_to_other_threads),
 ];
 

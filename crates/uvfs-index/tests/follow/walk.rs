@@ -15,7 +15,10 @@ pub type Walk = BTreeMap<Vec<u8>, FileFacts>;
 pub fn of_index(tree: &IndexedTree) -> Walk {
     let mut walk = Walk::new();
     let visited = tree.visit(b"", |name| {
-        assert!(walk.insert(name.path.to_vec(), name.facts).is_none(), "a name twice");
+        assert!(
+            walk.insert(name.path.to_vec(), FileFacts { birth: 0, ..name.facts }).is_none(),
+            "a name twice"
+        );
         true
     });
     visited.expect("a tree that is followed");
@@ -44,6 +47,7 @@ pub fn of_host(root: &Path) -> Walk {
             uid: meta.uid(),
             gid: meta.gid(),
             mode: meta.mode() as u16,
+            birth: 0,
         };
         let inner = path.strip_prefix(root).expect("a path below").as_os_str().as_bytes().to_vec();
         walk.insert(inner, facts);

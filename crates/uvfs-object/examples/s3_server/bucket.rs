@@ -1,5 +1,8 @@
-//! A bucket in memory behind S3's protocol, which the crate `s3s` speaks: with pages, delimiters, ETags and If-Match, and
-//! with the faults that tests plan. Requests are counted.
+//! A bucket in memory behind S3's protocol, which the crate `s3s` speaks: with pages, delimiters, ETags, conditions and
+//! multipart uploads, and with the faults that tests plan. Requests are counted.
+
+#[path = "writes.rs"]
+mod writes;
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::convert::Infallible;
@@ -14,12 +17,18 @@ use hyper_util::server::conn::auto::Builder;
 use parking_lot::Mutex;
 use s3s::auth::SimpleAuth;
 use s3s::dto::*;
-use s3s::service::S3ServiceBuilder;
-use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
+use s3s::service::{S3ServiceBuilder, SharedS3Service};
+use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
+
+#[allow(unused_imports, reason = "the tests plan faults of writes, the example does not")]
+pub use writes::Write;
 
 pub const KEY: &str = "test-key-id";
 pub const SECRET: &str = "test-secret-that-nobody-may-see";
 pub const BUCKET: &str = "demo";
+/// Part of the message of [`Fault::Refused`].
+#[allow(dead_code, reason = "the tests look for it")]
+pub const REPEATED: &str = "an-authorization-header";
 
 /// One version of an object.
 #[derive(Clone)]
@@ -27,6 +36,7 @@ struct Stored {
     data: Bytes,
     etag: String,
     modified: SystemTime,
+    metadata: Option<Metadata>,
 }
 
 /// A fault of the next request of a kind.
@@ -39,12 +49,24 @@ pub enum Fault {
     SlowDown,
     /// 403 AccessDenied.
     Denied,
+    /// 400 with a code, and a message that says a region and repeats what no log may show.
+    Refused(&'static str),
     /// The body ends before its announced length.
     Truncated,
     /// A whole answer with fewer bytes than were asked for.
     Short,
     /// No answer.
     Silence,
+    /// The request is done, and its answer lost.
+    Lost,
+    /// The answer is made, and held back until [`Bucket::release_lists`].
+    Held,
+    /// The request is not known: 501.
+    Unknown,
+    /// The credentials have expired.
+    Expired,
+    /// The store has no room.
+    Full,
 }
 
 /// Requests so far.
@@ -78,6 +100,17 @@ struct Shared {
     gets: Mutex<VecDeque<Fault>>,
     /// Answer LISTs with at most so many keys; 0: as asked.
     page: AtomicU64,
+    writes: writes::Writes,
+    /// Permits for answers that are held back.
+    gate: Gate,
+}
+
+struct Gate(tokio::sync::Semaphore);
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self(tokio::sync::Semaphore::new(0))
+    }
 }
 
 /// The bucket. A clone is the same one.
@@ -108,7 +141,7 @@ impl Drop for UnderWay<'_> {
 impl Bucket {
     pub fn put(&self, key: &str, data: impl Into<Bytes>) {
         let etag = format!("etag-{}", self.0.next.fetch_add(1, Relaxed));
-        let stored = Stored { data: data.into(), etag, modified: SystemTime::now() };
+        let stored = Stored { data: data.into(), etag, modified: SystemTime::now(), metadata: None };
         self.0.objects.lock().insert(key.to_owned(), stored);
     }
 
@@ -126,6 +159,11 @@ impl Bucket {
 
     pub fn plan_lists(&self, faults: &[Fault]) {
         *self.0.lists.lock() = faults.iter().copied().collect();
+    }
+
+    /// Send answers that are held back.
+    pub fn release_lists(&self, answers: usize) {
+        self.0.gate.0.add_permits(answers);
     }
 
     pub fn plan_gets(&self, faults: &[Fault]) {
@@ -158,6 +196,13 @@ impl Bucket {
         match fault {
             Fault::SlowDown => Err(s3_error!(SlowDown)),
             Fault::Denied => Err(s3_error!(AccessDenied)),
+            Fault::Refused(code) => {
+                let message = format!("expecting 'eu-west-1'; you have sent {REPEATED}");
+                let mut error = S3Error::with_message(S3ErrorCode::Custom(code.into()), message);
+                error.set_status_code(reqwest::StatusCode::BAD_REQUEST);
+                Err(error)
+            }
+            Fault::Unknown => Err(s3_error!(NotImplemented)),
             Fault::Silence => std::future::pending().await,
             fault => Ok(fault),
         }
@@ -174,11 +219,16 @@ impl Bucket {
         }
     }
 
-    /// Serve on a port of the loopback interface that is free; returns the address. Ends with the runtime.
-    pub async fn serve(&self, address: SocketAddr) -> std::io::Result<SocketAddr> {
+    /// What answers requests.
+    pub fn service(&self) -> SharedS3Service {
         let mut service = S3ServiceBuilder::new(self.clone());
         service.set_auth(SimpleAuth::from_single(KEY, SECRET));
-        let service = service.build().into_shared();
+        service.build().into_shared()
+    }
+
+    /// Serve on a port of the loopback interface that is free; returns the address. Ends with the runtime.
+    pub async fn serve(&self, address: SocketAddr) -> std::io::Result<SocketAddr> {
+        let service = self.service();
         let listener = tokio::net::TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         tokio::spawn(async move {
@@ -210,7 +260,7 @@ impl S3 for Bucket {
         let mut under_way = UnderWay::new(counted);
         let answered = self.arrive(&self.0.lists).await;
         under_way.1 = false;
-        answered?;
+        let fault = answered?;
         let input = req.input;
         if input.bucket != BUCKET {
             return Err(s3_error!(NoSuchBucket));
@@ -225,7 +275,7 @@ impl S3 for Bucket {
         let after = input.continuation_token.clone().or(input.start_after.clone()).unwrap_or_default();
         let (mut contents, mut prefixes, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
         let (mut last, mut truncated) = (String::new(), false);
-        for (key, stored) in self.0.objects.lock().range(prefix.clone()..) {
+        for (key, stored) in self.0.objects.lock().range(prefix.clone().max(after.clone())..) {
             let Some(rest) = key.strip_prefix(&prefix) else { break };
             let group = delimiter
                 .as_ref()
@@ -264,7 +314,50 @@ impl S3 for Bucket {
             delimiter: input.delimiter,
             ..ListObjectsV2Output::default()
         };
+        if fault == Fault::Held
+            && let Ok(permit) = self.0.gate.0.acquire().await
+        {
+            permit.forget();
+        }
         Ok(S3Response::new(output))
+    }
+
+    /// The first version of the request, which some clients make.
+    async fn list_objects(
+        &self,
+        req: S3Request<ListObjectsInput>,
+    ) -> S3Result<S3Response<ListObjectsOutput>> {
+        let input = req.input.clone();
+        let listed = ListObjectsV2Input::builder()
+            .bucket(req.input.bucket.clone())
+            .delimiter(req.input.delimiter.clone())
+            .max_keys(req.input.max_keys)
+            .prefix(req.input.prefix.clone())
+            .start_after(req.input.marker.clone())
+            .build()
+            .map_err(S3Error::internal_error)?;
+        let req = req.map_input(|_| listed);
+        let output = self.list_objects_v2(req).await?.output;
+        Ok(S3Response::new(ListObjectsOutput {
+            contents: output.contents,
+            common_prefixes: output.common_prefixes,
+            is_truncated: output.is_truncated,
+            next_marker: output.next_continuation_token,
+            max_keys: output.max_keys,
+            name: output.name,
+            prefix: output.prefix,
+            delimiter: output.delimiter,
+            marker: input.marker,
+            ..ListObjectsOutput::default()
+        }))
+    }
+
+    async fn head_bucket(&self, req: S3Request<HeadBucketInput>) -> S3Result<S3Response<HeadBucketOutput>> {
+        self.0.counted.heads.fetch_add(1, Relaxed);
+        if req.input.bucket != BUCKET {
+            return Err(s3_error!(NoSuchBucket));
+        }
+        Ok(S3Response::new(HeadBucketOutput::default()))
     }
 
     async fn head_object(&self, req: S3Request<HeadObjectInput>) -> S3Result<S3Response<HeadObjectOutput>> {
@@ -278,6 +371,7 @@ impl S3 for Bucket {
             content_length: Some(found.data.len() as i64),
             e_tag: Some(quoted(&found.etag)),
             last_modified: Some(found.modified.into()),
+            metadata: found.metadata,
             ..HeadObjectOutput::default()
         }))
     }
@@ -313,5 +407,38 @@ impl S3 for Bucket {
             last_modified: Some(found.modified.into()),
             ..GetObjectOutput::default()
         }))
+    }
+
+    async fn put_object(&self, req: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
+        self.put_content(req.input).await
+    }
+
+    async fn create_multipart_upload(&self, req: S3Request<CreateMultipartUploadInput>) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
+        self.create(req.input).await
+    }
+
+    async fn upload_part(&self, req: S3Request<UploadPartInput>) -> S3Result<S3Response<UploadPartOutput>> {
+        self.part(req.input).await
+    }
+
+    async fn upload_part_copy(&self, req: S3Request<UploadPartCopyInput>) -> S3Result<S3Response<UploadPartCopyOutput>> {
+        self.part_copy(req.input).await
+    }
+
+    async fn complete_multipart_upload(&self, req: S3Request<CompleteMultipartUploadInput>) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
+        self.complete(req.input).await
+    }
+
+    async fn abort_multipart_upload(&self, req: S3Request<AbortMultipartUploadInput>) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
+        self.abort(req.input).await
+    }
+
+    async fn copy_object(&self, req: S3Request<CopyObjectInput>) -> S3Result<S3Response<CopyObjectOutput>> {
+        let none_match = req.headers.get("if-none-match").and_then(|value| value.to_str().ok());
+        self.copy(req.input, none_match.map(str::to_owned)).await
+    }
+
+    async fn delete_object(&self, req: S3Request<DeleteObjectInput>) -> S3Result<S3Response<DeleteObjectOutput>> {
+        self.delete(req.input).await
     }
 }

@@ -10,7 +10,7 @@ use uvfs_object::{Location, ObjectOptions, mount};
 use crate::bucket::Fault;
 use crate::fixture::{Fixture, Served, bytes, options, within};
 
-fn errno<R: std::fmt::Debug>(done: std::io::Result<R>) -> i32 {
+pub fn errno<R: std::fmt::Debug>(done: std::io::Result<R>) -> i32 {
     done.expect_err("a fault").raw_os_error().unwrap_or_default()
 }
 
@@ -145,7 +145,8 @@ pub fn refused() {
     // Without credentials, or with wrong ones, the server refuses.
     let denied = said("s3://demo", format!("http://{}", served.address));
     assert!(denied.starts_with("cannot list s3://demo/: "), "{denied}");
-    let missing = mount(&Location::parse("memory:///no/such").expect("a location"), &options(), dir.path());
+    let read_only = ObjectOptions { read_only: true, ..options() };
+    let missing = mount(&Location::parse("memory:///no/such").expect("a location"), &read_only, dir.path());
     assert!(missing.expect_err("refused").to_string().contains("no key begins with"));
     let missing =
         mount(&Location::parse("fs:///nowhere-at-all").expect("a location"), &options(), dir.path());

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use opendal::Operator;
@@ -32,7 +33,7 @@ fn has_helper() -> bool {
 pub struct Served {
     pub bucket: Bucket,
     pub address: SocketAddr,
-    _runtime: Runtime,
+    runtime: Arc<Runtime>,
 }
 
 impl Served {
@@ -41,18 +42,28 @@ impl Served {
         let runtime = runtime.expect("a runtime");
         let bucket = Bucket::default();
         let address = runtime.block_on(bucket.serve(([127, 0, 0, 1], 0).into())).expect("a server");
-        Self { bucket, address, _runtime: runtime }
+        Self { bucket, address, runtime: Arc::new(runtime) }
+    }
+
+    /// The same server, for another mount.
+    pub fn again(&self) -> Self {
+        Self { bucket: self.bucket.clone(), address: self.address, runtime: self.runtime.clone() }
     }
 
     pub fn operator(&self) -> Operator {
-        let builder = S3::default()
-            .bucket(BUCKET)
-            .region("us-east-1")
-            .endpoint(&format!("http://{}", self.address))
-            .access_key_id(KEY)
-            .secret_access_key(SECRET);
-        Operator::new(builder).expect("an operator")
+        operator(self.address)
     }
+}
+
+/// An operator for the server at an address.
+pub fn operator(address: SocketAddr) -> Operator {
+    let builder = S3::default()
+        .bucket(BUCKET)
+        .region("us-east-1")
+        .endpoint(&format!("http://{address}"))
+        .access_key_id(KEY)
+        .secret_access_key(SECRET);
+    Operator::new(builder).expect("an operator")
 }
 
 /// A mount. The order of the fields is that of their end: first the mount.

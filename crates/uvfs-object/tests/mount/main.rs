@@ -6,7 +6,11 @@ mod bucket;
 mod data;
 mod faults;
 mod fixture;
+mod in_flight;
 mod names;
+mod tls;
+mod write_faults;
+mod writes;
 
 use libtest_mimic::{Arguments, Completion, Trial};
 
@@ -21,6 +25,9 @@ const TESTS: &[(&str, fn())] = &[
     ("nothing_can_be_changed", names::read_only),
     ("a_tree_larger_than_the_limit_stays_within_it", names::limit),
     ("a_thousand_slow_lookups_wait_on_few_threads", names::slow),
+    ("a_walk_lists_many_directories_at_once", names::walks),
+    ("a_walk_of_large_directories_lists_each", names::large_walk),
+    ("figures_are_in_a_hidden_directory", names::control),
     ("files_of_all_sizes_are_read_whole", data::sizes),
     ("a_small_file_costs_one_get", data::one_get),
     ("random_reads_read_little", data::random),
@@ -28,6 +35,29 @@ const TESTS: &[(&str, fn())] = &[
     ("an_open_sees_what_the_store_has", data::close_to_open),
     ("an_open_file_is_one_version", data::one_version),
     ("files_are_read_while_their_nodes_are_evicted", data::evicted),
+    ("files_of_all_sizes_are_written_whole", writes::sizes),
+    ("each_fsync_and_each_close_publishes", writes::synced),
+    ("files_of_one_part_are_written_at_any_place", writes::places),
+    ("files_that_exist_are_changed", writes::changed),
+    ("what_cannot_be_done_is_refused_at_once", writes::refused),
+    ("of_two_writers_the_second_gets_an_error", writes::conflicts),
+    ("a_version_is_seen_when_it_is_whole", writes::overwriting_is_not_seen_before_the_close),
+    ("own_changes_are_known_without_a_list", writes::coherent),
+    ("names_are_made_removed_and_renamed", writes::names),
+    ("open_files_are_removed_and_renamed", writes::open_files),
+    ("a_killed_writer_leaves_nothing", writes::killed),
+    ("data_that_is_written_is_bounded", writes::bounded),
+    ("an_unmount_leaves_no_parts", writes::unmounted),
+    ("cp_tar_and_git_work", writes::programs),
+    ("writes_are_tried_again", write_faults::tried_again),
+    ("a_lost_answer_is_found_out", write_faults::lost),
+    ("a_write_that_fails_leaves_all_as_it_was", write_faults::failed),
+    ("each_read_is_a_whole_version_in_a_storm_of_two_mounts", write_faults::storm),
+    ("of_two_mounts_each_write_is_bound_to_what_it_replaces", write_faults::storm_without_renames),
+    ("a_list_in_flight_undoes_no_change", in_flight::changes),
+    ("a_reader_misses_no_file_that_is_published_meanwhile", in_flight::reader),
+    ("what_was_acknowledged_survives_kill_9", write_faults::server_killed),
+    ("without_conditions_the_last_writer_wins", write_faults::unconditional),
     ("a_listing_that_fails_midway_makes_nothing_complete", faults::midway),
     ("throttling_is_waited_for", faults::throttled),
     ("short_and_truncated_answers_are_io_errors_or_tried_again", faults::truncated),
@@ -35,9 +65,22 @@ const TESTS: &[(&str, fn())] = &[
     ("an_interrupted_call_is_cancelled", faults::interrupted),
     ("a_mount_ends_with_calls_in_flight", faults::unmounted),
     ("what_cannot_be_mounted_is_said_in_one_sentence", faults::refused),
+    ("a_refusal_names_its_reason_and_a_remedy", tls::sentences),
+    ("a_server_with_an_authority_of_its_own_is_mounted_over_tls", tls::encrypted),
+    ("a_machine_without_root_certificates_uses_plain_http", tls::rootless),
+    ("secrets_show_neither_in_ps_nor_in_mounts_nor_in_logs", tls::secrets),
 ];
 
 fn main() {
+    if tls::child() {
+        return;
+    }
+    let args: Vec<_> = std::env::args().collect();
+    if let [_, serve, address, dir] = &args[..]
+        && serve == "--serve"
+    {
+        return write_faults::serve(address, dir);
+    }
     let trials = TESTS.iter().map(|&(name, test)| {
         Trial::ignorable_test(name, move || match fixture::missing() {
             Some(reason) => {

@@ -187,7 +187,8 @@ pub fn prefix() {
 }
 
 pub fn read_only() {
-    let mount = Fixture::of(|bucket| bucket.put("f", "x"), &options());
+    let read_only = ObjectOptions { read_only: true, ..options() };
+    let mount = Fixture::of(|bucket| bucket.put("f", "x"), &read_only);
     let is_refused =
         |done: std::io::Result<()>| assert_eq!(done.unwrap_err().kind(), ErrorKind::ReadOnlyFilesystem);
     is_refused(fs::write(mount.path("new"), "x"));
@@ -214,6 +215,72 @@ pub fn limit() {
     assert!(requests.lists + requests.heads < 4000, "{requests:?}");
     let figures = mount.handle().figures();
     assert!(figures.names < (DIRS * NAMES * 3 / 4) as u64, "names were evicted: {figures:?}");
+}
+
+pub fn walks() {
+    const DIRS: usize = 60;
+    let keys: BTreeSet<String> = (0..DIRS)
+        .flat_map(|d| (0..40).map(move |f| format!("t/d{d:02}/f{f:02}")))
+        .chain((0..DIRS).map(|d| format!("t/d{d:02}/deep/er/f")))
+        .chain([format!("t/d{:02}-beside/f", 7)])
+        .collect();
+    let mount = Fixture::of(|bucket| keys.iter().for_each(|key| bucket.put(key, "x")), &options());
+    let found = || {
+        let mut found = BTreeSet::new();
+        walk(&mount.path(""), &mut found, &mount.path(""));
+        found
+    };
+    assert_eq!(found(), keys);
+    // Without the walk: a LIST for each of 183 directories.
+    let requests = mount.bucket().take_requests();
+    assert!(requests.lists <= 20 && requests.heads == 0, "{requests:?}");
+    // What was told ahead is whole: absent names cost nothing, and a second walk neither.
+    assert!((0..DIRS).all(|d| !mount.path(&format!("t/d{d:02}/absent")).exists()));
+    assert_eq!(found(), keys);
+    assert_eq!(mount.bucket().take_requests().lists, 0);
+    // It is believed for the TTL and no longer.
+    mount.bucket().put("t/d50/new", "x");
+    mount.bucket().remove("t/d51/f00");
+    mount.handle().advance_clock(61_000);
+    let now = found();
+    assert!(now.contains("t/d50/new") && !now.contains("t/d51/f00") && now.len() == keys.len());
+}
+
+pub fn large_walk() {
+    const DIRS: usize = 12;
+    let keys = (0..DIRS).flat_map(|d| (0..1200).map(move |f| format!("t/d{d:02}/f{f:04}")));
+    let keys: BTreeSet<String> = keys.collect();
+    let mount = Fixture::of(|bucket| keys.iter().for_each(|key| bucket.put(key, "x")), &options());
+    let mut found = BTreeSet::new();
+    walk(&mount.path(""), &mut found, &mount.path(""));
+    assert_eq!(found, keys);
+    // Two pages each, two for the root and `t`, and one guess that failed.
+    assert_eq!(mount.bucket().take_requests().lists, 2 * DIRS as u64 + 3);
+}
+
+pub fn control() {
+    let mount = Fixture::of(|bucket| bucket.put("d/f", vec![0; 5000]), &options());
+    assert_eq!(fs::read(mount.path("d/f")).expect("read").len(), 5000);
+    let names = |path: &str| -> Vec<_> {
+        let entries = fs::read_dir(mount.path(path)).expect("a directory");
+        entries.map(|entry| entry.expect("an entry").file_name()).collect()
+    };
+    assert_eq!(names(""), ["d"]);
+    assert_eq!(names(".uvfs"), ["stats"]);
+    let text = fs::read_to_string(mount.path(".uvfs/stats")).expect("read");
+    let of = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|value| value.parse::<u64>().ok())
+    };
+    let requests = mount.bucket().take_requests();
+    assert_eq!((of("calls/list"), of("calls/get")), (Some(requests.lists), Some(requests.gets)));
+    assert_eq!((of("bytes_read"), of("calls/head")), (Some(5000), Some(0)));
+    assert!(of("bytes").is_some_and(|bytes| bytes > 0) && of("dentries").is_some_and(|names| names >= 2));
+    assert!(!mount.path(".uvfs/absent").exists());
+    assert!(fs::write(mount.path(".uvfs/stats"), "x").is_err());
+    // Each open has new figures, and the store is not asked.
+    assert!(fs::read_to_string(mount.path(".uvfs/stats")).is_ok_and(|now| now.starts_with("calls/list ")));
+    assert_eq!(mount.bucket().take_requests().lists, 0);
 }
 
 pub fn slow() {

@@ -16,10 +16,13 @@ const MOVE_STEP: u32 = 2;
 const RETIRE_STEP: u32 = 64;
 /// Bytes of a table from which on it grows by huge pages: lookups go anywhere in it, and the objects of its
 /// entries take twenty times as much memory.
-const HUGE_FROM: usize = 8 << 20;
+const HUGE_FROM: usize = 4 << 20;
 /// A table with a quarter of its intended load is moved into a smaller one, if it has more than this many
 /// buckets.
 const SHRINK: u64 = if cfg!(loom) { u64::MAX } else { 4096 };
+
+/// Buckets that one insert splits at most: some microseconds.
+const CATCH_UP: usize = if cfg!(loom) { 2 } else { 32 };
 
 /// State of the one thread that splits or moves buckets.
 #[derive(Debug, Default)]
@@ -42,7 +45,7 @@ impl Grower {
 
 impl BlHash {
     /// Call this after an insert or remove, with nothing locked. If it is due, this splits a bucket or
-    /// moves some. O(1) buckets.
+    /// moves some; more of them, up to a fixed number, if the table has fallen behind. O(1) buckets.
     pub fn maintain(&self, objects: &impl Objects) {
         let moving = is_moving(self.epoch.load(Ordering::Relaxed));
         // An ended table keeps this going until its memory is returned.
@@ -52,6 +55,21 @@ impl BlHash {
         }
         if let Some(mut grower) = self.grow.try_lock() {
             self.work(&mut grower, objects);
+        } else {
+            self.note_owed();
+        }
+    }
+
+    /// Note how far the table is behind its entries. The thread that holds the mutex may note at the same time. Then
+    /// either value may stay, and both were true a moment ago; the next insert that finds growth due corrects it.
+    fn note_owed(&self) {
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        let needed = self.len() / LOAD;
+        let behind = needed.saturating_sub(self.tables[current_of(epoch)].buckets());
+        let owed = if is_moving(epoch) { 0 } else { u32::try_from(behind).unwrap_or(u32::MAX) };
+        // Nearly always 0 and 0: nothing shared is stored.
+        if self.owed.load(Ordering::Relaxed) != owed {
+            self.owed.store(owed, Ordering::Relaxed);
         }
     }
 
@@ -86,13 +104,17 @@ impl BlHash {
         }
         let epoch = self.epoch.load(Ordering::Relaxed);
         let target = (current_of(epoch) + usize::from(is_moving(epoch))) & 1;
-        // Two, so that a table that fell behind (the mutex was taken) catches up.
-        for _ in 0..2 {
+        // A table falls behind while the thread that holds the mutex is not running, by thousands of buckets if there
+        // are more threads than processors. Then it has overflow lines beside the buckets that it still has to get.
+        for _ in 0..CATCH_UP {
             if self.len() <= self.tables[target].buckets() * LOAD
                 || !self.split(grower, &self.tables[target], objects)
             {
                 break;
             }
+        }
+        if self.owed.load(Ordering::Relaxed) != 0 {
+            self.note_owed();
         }
     }
 

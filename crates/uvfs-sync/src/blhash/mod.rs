@@ -3,7 +3,8 @@
 //! A bucket is one cache line: a header (sequence, *split level*, waiters and lock bits), eight plus two
 //! one-byte tags, ten 32-bit indices, and a link. The link leads to an overflow line of the same shape,
 //! which the head's sequence covers too. The table grows by linear hashing: one bucket is split at a time,
-//! so an insert never pays for more than one bucket, however large the table is.
+//! so an insert pays for one bucket, however large the table is. It pays for up to 32 if the thread that split
+//! the last one was preempted for long.
 //!
 //! **Protection.** Tags, indices and links of a chain are written under the head's lock bit. A reader takes no lock.
 //! The caller checks each candidate against the object itself (a dentry's own sequence), so a torn tag or a moved
@@ -162,6 +163,8 @@ pub struct BlHash {
     want_rekey: AtomicBool,
     /// Buckets of the unused table whose memory was not given back yet.
     left: AtomicU32,
+    /// Buckets that the entries need and the current table lacks, if the thread that splits was not running.
+    owed: AtomicU32,
     /// Not in a line with the fields that each look reads.
     grow: CachePadded<Mutex<Grower>>,
     counts: [CachePadded<Count>; SHARDS],
@@ -185,6 +188,7 @@ impl BlHash {
             epoch: AtomicU32::new(0),
             want_rekey: AtomicBool::new(false),
             left: AtomicU32::new(0),
+            owed: AtomicU32::new(0),
             grow: CachePadded::new(Mutex::new(Grower::default())),
             counts: std::array::from_fn(|_| CachePadded::default()),
             long_chains: Stat::new(),
@@ -379,7 +383,9 @@ impl BlHash {
 
     /// Objects in the table (approximate while it changes).
     pub fn len(&self) -> u64 {
-        self.counts.iter().fold(0u64, |n, c| n.wrapping_add(c.entries.get()))
+        let sum = self.counts.iter().fold(0u64, |n, c| n.wrapping_add(c.entries.get()));
+        // The removal of an entry may be seen without its insert.
+        sum.cast_signed().max(0).cast_unsigned()
     }
 
     /// Whether [`BlHash::len`] is 0.
@@ -387,7 +393,9 @@ impl BlHash {
         self.len() == 0
     }
 
-    /// Bytes of bucket and overflow lines that are in use, or were used and are not returned yet.
+    /// Bytes of bucket and overflow lines that are in use, or were used and are not returned yet, and of buckets that
+    /// the entries have a claim to. The last are counted ahead because they are made without a question when the
+    /// thread that splits runs again.
     pub fn bytes(&self) -> u64 {
         let epoch = self.epoch.load(Ordering::Relaxed);
         let current = current_of(epoch);
@@ -395,7 +403,7 @@ impl BlHash {
         lines += if is_moving(epoch) {
             self.tables[1 - current].buckets()
         } else {
-            u64::from(self.left.load(Ordering::Relaxed))
+            u64::from(self.left.load(Ordering::Relaxed)) + u64::from(self.owed.load(Ordering::Relaxed))
         };
         (lines + u64::from(self.overflow_pool.chunks_out()) * u64::from(crate::slab::CHUNK)) * 64
     }

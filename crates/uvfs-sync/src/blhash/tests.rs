@@ -78,6 +78,28 @@ impl Objects for Objs {
     }
 }
 
+/// Without the first, lines would be committed without a question when the memory limit has long been reached.
+#[test]
+fn a_table_that_fell_behind_counts_its_buckets_and_catches_up_with_few_inserts() {
+    // So few beside the first ones that no chain becomes long: that would re-key the table.
+    const FIRST: u32 = 30_000;
+    const BEHIND: u32 = FIRST + 12_000;
+    const LAST: u32 = BEHIND + 1_000;
+    let objects = Objs::new(LAST, None);
+    let table = BlHash::new(1 << 20).unwrap();
+    let buckets = || table.tables[0].buckets();
+    (1..FIRST).for_each(|index| objects.insert(&table, index));
+    let held = table.grow.lock();
+    (FIRST..BEHIND).for_each(|index| objects.insert(&table, index));
+    assert!((buckets() + 1_000) * LOAD < table.len(), "nothing is split while the mutex is held");
+    let counted = table.bytes();
+    assert!(counted + 64 >= table.len() / LOAD * 64, "{counted} bytes for {} entries", table.len());
+    drop(held);
+    (BEHIND..LAST).for_each(|index| objects.insert(&table, index));
+    assert!((buckets() + 1) * LOAD >= table.len(), "{} buckets for {} entries", buckets(), table.len());
+    assert_eq!(table.owed.load(Ordering::Relaxed), 0);
+}
+
 #[test]
 fn entries_are_found_and_removed_entries_are_not() {
     let table = BlHash::new(1 << 20).unwrap();

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
-use uvfs::{Access, Context, Cred, Driver, Errno, Vfs, VfsConfig, mode};
+use uvfs::{Access, Context, Cred, Driver, Errno, OpenFlags, Vfs, VfsConfig, mode};
 use uvfs_drivers::generated::{Generated, Spec};
+use uvfs_drivers::kernfs::{Kernfs, Meta, Node, Options};
 use uvfs_drivers::tmpfs::{Tmpfs, parse};
 use uvfs_sync::primitives::shared_stores as counted;
 
@@ -32,6 +33,11 @@ type Call<'a> = Box<dyn Fn() -> bool + 'a>;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Want {
     Nothing,
+    /// A call that stores, to memory that its thread keeps for itself: at most so many stores, by either method. That no
+    /// other thread uses that memory is not seen here.
+    Own {
+        most: u64,
+    },
     /// A control: the watch must see it, and so must the count if it goes through `primitives`.
     Stores {
         counted: bool,
@@ -53,11 +59,21 @@ impl<'a> Rows<'a> {
         self.0.push(Row { name, want: Want::Nothing, call: Box::new(call) });
     }
 
+    fn own(&mut self, name: &str, most: u64, call: impl Fn() -> bool + 'a) {
+        self.0.push(Row { name: name.to_owned(), want: Want::Own { most }, call: Box::new(call) });
+    }
+
     fn control(&mut self, name: &str, counted: bool, call: impl Fn() -> bool + 'a) {
         let name = format!("control: {name}");
         self.0.push(Row { name, want: Want::Stores { counted }, call: Box::new(call) });
     }
 }
+
+/// Bytes that are read of a GID.
+const GID: usize = 40;
+
+/// Stores of an open, a read and a close to memory of its thread: the open file, and references.
+const OPEN_READ_CLOSE: u64 = 12;
 
 /// Directories above the deepest file, which is the sixth component.
 const DEPTH: usize = 5;
@@ -68,6 +84,7 @@ const DEPTH: usize = 5;
 /// A call with a wrong answer, and errors of the watch.
 pub fn run(verdicts: &mut Verdicts) -> Result<()> {
     let (tmpfs, mounted, wide) = (tmpfs_tree()?, tmpfs_tree()?, tmpfs_tree()?);
+    let (kernfs, _nodes) = kernfs_tree()?;
     let forever = generated("")?;
     let expiring = generated(",ttl=60m,negative-ttl=60m")?;
     mounted.mount(&mounted.context(Cred::root()).resolve(b"/d0")?, Arc::clone(&forever.1))?;
@@ -82,6 +99,7 @@ pub fn run(verdicts: &mut Verdicts) -> Result<()> {
     }
     crossings(&mut rows, &mounted)?;
     many(&mut rows, &wide)?;
+    attributes(&mut rows, &kernfs);
     controls(&mut rows, &tmpfs);
     measure(&rows.0, verdicts)
 }
@@ -230,6 +248,36 @@ fn many<'a>(rows: &mut Rows<'a>, vfs: &'a Vfs) -> Result<()> {
     Ok(())
 }
 
+/// The tree of the program that reads every GID of a network adapter (`uvfs-bench showgids`), with the link on its way.
+fn kernfs_tree() -> Result<(Arc<Vfs>, Kernfs)> {
+    let kernfs = Kernfs::new(Options { may_block: false, ..Options::default() })?;
+    let below = |above: Node, names: &[&str]| {
+        names.iter().try_fold(above, |above, name| above.add_dir(*name, Meta::new(0o755)))
+    };
+    let device = below(kernfs.root(), &["devices", "pci0000:00", "mlx5_0"])?;
+    below(kernfs.root(), &["class", "infiniband"])?.add_symlink("mlx5_0", Meta::new(0o777), &device)?;
+    let text = |out: &mut Vec<u8>| {
+        out.extend_from_slice(&[b'0'; GID]);
+        Ok(())
+    };
+    below(device, &["ports", "1", "gids"])?.add_attr("0", Meta::new(0o444), text)?;
+    Ok((Vfs::new(VfsConfig::default(), kernfs.view(None))?, kernfs))
+}
+
+/// The path walk of that loop, and its whole: open, read, close.
+fn attributes<'a>(rows: &mut Rows<'a>, vfs: &'a Vfs) {
+    const PATH: &[u8] = b"/class/infiniband/mlx5_0/ports/1/gids/0";
+    let c = vfs.context(Cred::user(1000, 1000));
+    rows.hit("kernfs", "stat over a link", move || c.stat(PATH).is_ok_and(|a| a.is_reg()));
+    let c = vfs.context(Cred::user(1000, 1000));
+    rows.hit("kernfs", "access, read, over a link", move || c.access(PATH, Access::READ).is_ok());
+    let c = vfs.context(Cred::user(1000, 1000));
+    rows.own("kernfs: open, read, close over a link", OPEN_READ_CLOSE, move || {
+        let file = c.open(PATH, OpenFlags::READ, 0);
+        file.and_then(|file| file.read_at(&mut [0; GID], 0)) == Ok(GID)
+    });
+}
+
 /// Calls whose stores must be seen.
 fn controls<'a>(rows: &mut Rows<'a>, vfs: &'a Vfs) {
     static OF_PRIMITIVES: uvfs_sync::primitives::AtomicU64 = uvfs_sync::primitives::AtomicU64::new(0);
@@ -281,6 +329,7 @@ fn measure(rows: &[Row<'_>], verdicts: &mut Verdicts) -> Result<()> {
         }
         let good = match row.want {
             Want::Nothing => pages == 0 && count == 0,
+            Want::Own { most } => pages >= MEASURED && pages.max(count) <= most * MEASURED,
             Want::Stores { counted: by_count } => {
                 pages >= MEASURED && (counted().is_none() || by_count == (count >= MEASURED))
             }

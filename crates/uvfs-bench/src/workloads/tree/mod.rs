@@ -16,11 +16,12 @@ pub mod stream;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Arg, ArgAction, ArgMatches, ValueEnum, value_parser};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::arms::inodes::links::HashHeads;
 use crate::harness::Arm;
-use crate::harness::schedule::Params;
+use crate::harness::schedule::{Case, Params, Series};
+use crate::harness::spread::Spread;
 use crate::workloads::target::RunTarget;
 use crate::workloads::tree::shape::TreeShape;
 use crate::workloads::{Maker, Prepare, Workload, options};
@@ -180,6 +181,20 @@ impl Workload for Trees {
             Prepare { params, variants: variants.clone(), maker: Box::new(Made { shape, plan, limit }) }
         };
         Ok(options::chosen_heads(matches).into_iter().map(case).collect())
+    }
+
+    /// A cold walk in seconds, as the thread gives it.
+    fn remarks(&self, case: &Case, series: &[Series]) -> Vec<String> {
+        let whole = |one: &&Series| {
+            let phase = case.variants[one.variant].get("phase").and_then(Value::as_str);
+            matches!(phase, Some("stream" | "find"))
+        };
+        let seconds = |one: &Series| {
+            let Spread { median, min, max } = Spread::of(one.took.iter().copied())?;
+            let (workers, arm) = (one.width, case.arms[one.arm].name());
+            Some(format!("{arm}: the walk of {workers} takes {median:.2} s ({min:.2} to {max:.2})"))
+        };
+        series.iter().filter(whole).filter_map(seconds).collect()
     }
 }
 

@@ -1,0 +1,222 @@
+//! Walks: a LIST without a delimiter, for a program that reads directories in the order of their keys.
+//!
+//! A walk (find(1), `du`, a loop over directories) lists one directory after the other. After [`FOLLOWING`] directories of
+//! one parent in order, the next one is asked for by a page of all keys below the parent, from that directory on. The page
+//! tells the directory and those after it, also nested ones, as far as its keys reach: 100,000 objects in 1,000
+//! directories are some 110 LISTs, not 1,000. The directories told ahead are published at once, and their listings stay
+//! joinable while [`PAGES`] pages are kept.
+//!
+//! If the directory itself does not fit into the page, it is listed as usual, and its siblings need a longer walk before
+//! the next such page. So a guess that fails costs one LIST of many.
+//!
+//! The mutexes are leaves.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use uvfs_cache::{InodeId, NodeKnown};
+
+use crate::listings::{DirListing, Listings};
+use crate::store::{Failed, Listed};
+use crate::tree::Node;
+
+/// Directories of one parent, in order after the first, that make a walk.
+const FOLLOWING: u32 = 2;
+/// Pages whose listings are kept for the walk.
+const PAGES: usize = 4;
+/// Parents that are remembered.
+const PARENTS: usize = 64;
+
+#[derive(Debug)]
+struct Walk {
+    /// The part of the key of the directory that was told last, with its slash.
+    last: Box<str>,
+    at: u64,
+    following: u32,
+    needed: u32,
+}
+
+/// Walks of one mount, and what was told ahead of them.
+#[derive(Default)]
+pub(crate) struct Walks {
+    parents: Mutex<HashMap<InodeId, Walk>>,
+    ahead: Mutex<VecDeque<Vec<Arc<DirListing>>>>,
+}
+
+/// Directories by their keys, each with its own keys.
+type ByDir = BTreeMap<String, Vec<Listed>>;
+
+/// A page of keys below a prefix.
+pub(crate) struct Page {
+    parent: Node,
+    prefix: String,
+    began: u64,
+    /// Keys of the directory that was asked for.
+    pub(crate) own: Vec<Listed>,
+    ahead: ByDir,
+}
+
+impl Walks {
+    /// Note that a directory is listed. Whether that is a walk.
+    fn note(&self, parent: &Node, part: &str, now: u64, ttl: u64) -> bool {
+        let mut parents = self.parents.lock();
+        if parents.len() >= PARENTS && !parents.contains_key(&parent.id()) {
+            parents.clear();
+        }
+        let walk = parents.entry(parent.id()).or_insert_with(|| Walk {
+            last: part.into(),
+            at: now,
+            following: 0,
+            needed: FOLLOWING,
+        });
+        let follows = *walk.last < *part && now.saturating_sub(walk.at) < ttl;
+        walk.following = if follows { walk.following.saturating_add(1) } else { 0 };
+        (walk.last, walk.at) = (part.into(), now);
+        walk.following >= walk.needed
+    }
+
+    /// The directory did not fit into a page.
+    fn failed(&self, parent: &Node) {
+        if let Some(walk) = self.parents.lock().get_mut(&parent.id()) {
+            (walk.following, walk.needed) = (0, walk.needed.saturating_mul(16).min(1 << 16));
+        }
+    }
+
+    /// The walk was told directories up to this one.
+    fn told(&self, parent: &Node, part: &str) {
+        if let Some(walk) = self.parents.lock().get_mut(&parent.id())
+            && *walk.last < *part
+        {
+            walk.last = part.into();
+        }
+    }
+
+    fn keep(&self, listings: Vec<Arc<DirListing>>) {
+        let mut ahead = self.ahead.lock();
+        ahead.push_back(listings);
+        let passed = if ahead.len() > PAGES { ahead.pop_front() } else { None };
+        drop(ahead);
+        drop(passed);
+    }
+}
+
+/// The directories below a prefix, each with its own keys, from a sorted page. `None`: it is not sorted.
+fn by_dir(prefix: &str, page: Vec<Listed>) -> Option<ByDir> {
+    let mut dirs = ByDir::new();
+    let mut last = String::new();
+    for listed in page {
+        if listed.key < last || !listed.key.starts_with(prefix) {
+            return None;
+        }
+        last.clone_from(&listed.key);
+        let mut dir = prefix.len();
+        while let Some(at) = listed.key[dir..].find('/') {
+            let end = dir + at + 1;
+            let names = dirs.entry(listed.key[..dir].to_owned()).or_default();
+            let below = &listed.key[..end];
+            if names.last().is_none_or(|name| name.key != below) {
+                names.push(Listed { key: below.to_owned(), version: None, is_dir: true });
+            }
+            dirs.entry(below.to_owned()).or_default();
+            dir = end;
+        }
+        if dir < listed.key.len() {
+            dirs.entry(listed.key[..dir].to_owned()).or_default().push(listed);
+        }
+    }
+    Some(dirs)
+}
+
+impl Listings {
+    /// A page that tells a directory, if a walk has come to it.
+    ///
+    /// # Errors
+    /// Those of the LIST.
+    pub(crate) async fn page(&self, dir: &Node, key: &str) -> Result<Option<Page>, Failed> {
+        if !self.store.lists_from() || dir.data().dir().is_none_or(|state| state.is_large()) {
+            return Ok(None);
+        }
+        let Some((parent, _)) = dir.name() else { return Ok(None) };
+        let prefix = self.tree.key(&parent)?;
+        let Some(part) = key.strip_prefix(&prefix) else { return Ok(None) };
+        let began = self.tree.now();
+        let ttl = u64::try_from(self.tree.ttl.as_millis()).unwrap_or(u64::MAX);
+        if !self.walks.note(&parent, part, began, ttl) {
+            return Ok(None);
+        }
+        let (page, is_end) = self.store.keys_from(&prefix, key).await?;
+        let reach = page.last().map(|listed| listed.key.clone()).unwrap_or_default();
+        let is_whole = |dir: &str| is_end || !reach.starts_with(dir);
+        let Some(mut dirs) = by_dir(&prefix, page).filter(|_| is_whole(key)) else {
+            self.walks.failed(&parent);
+            return Ok(None);
+        };
+        dirs.retain(|dir, _| dir != &prefix && is_whole(dir));
+        let own = dirs.remove(key).unwrap_or_default();
+        let children = dirs.keys().map(|dir| &dir[prefix.len()..]);
+        // Of the last child, which need not be whole, only directories below it may be here.
+        if let Some(child) = children.filter(|path| path.find('/') == Some(path.len() - 1)).max() {
+            self.walks.told(&parent, child);
+        }
+        Ok(Some(Page { parent, prefix, began, own, ahead: dirs }))
+    }
+
+    /// Publish the directories that a page has told besides the one that was asked for.
+    pub(crate) async fn adopt(&self, page: Page) {
+        let mut listings = Vec::new();
+        // Parents come before what is below them.
+        for (key, raw) in page.ahead {
+            let Some(dir) = self.known_dir(&page.parent, &key[page.prefix.len()..]) else { continue };
+            let Some(listing) = self.begin_told(&dir, key, raw, page.began) else { continue };
+            if listing.batch_of_told(self).await.is_ok() {
+                listings.push(listing);
+            }
+        }
+        self.walks.keep(listings);
+    }
+
+    /// The node of a path below a directory, if it is in the cache.
+    fn known_dir(&self, from: &Node, path: &str) -> Option<Node> {
+        let mut dir = from.clone();
+        for name in path.split_terminator('/') {
+            let found = match self.tree.cache().borrow(dir.id())?.child(name.as_bytes()) {
+                NodeKnown::Hit(node) => Some(node.to_owned()),
+                _ => None,
+            };
+            dir = found?;
+        }
+        dir.data().dir().is_some().then_some(dir)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(keys: &[&str]) -> Vec<Listed> {
+        keys.iter().map(|key| Listed { key: (*key).to_owned(), version: None, is_dir: key.ends_with('/') }).collect()
+    }
+
+    #[test]
+    fn a_page_is_split_into_directories_at_any_depth() {
+        let dirs = by_dir("t/", page(&["t/a/", "t/a/f", "t/a/x/g", "t/a/x/h", "t/b/y/z/k", "t/top"])).expect("sorted");
+        let shown: Vec<_> = dirs
+            .iter()
+            .map(|(dir, keys)| (dir.as_str(), keys.iter().map(|listed| listed.key.as_str()).collect::<Vec<_>>()))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                ("t/", vec!["t/a/", "t/b/", "t/top"]),
+                ("t/a/", vec!["t/a/f", "t/a/x/"]),
+                ("t/a/x/", vec!["t/a/x/g", "t/a/x/h"]),
+                ("t/b/", vec!["t/b/y/"]),
+                ("t/b/y/", vec!["t/b/y/z/"]),
+                ("t/b/y/z/", vec!["t/b/y/z/k"]),
+            ]
+        );
+        assert!(by_dir("t/", page(&["t/b", "t/a"])).is_none(), "a store that does not sort");
+        assert!(by_dir("t/", page(&["u/a"])).is_none());
+    }
+}
