@@ -23,8 +23,8 @@ use rustix::process::{Signal, getpid, kill_process};
 use sd_notify::NotifyState;
 use uvfs_index::protocol::WirePath;
 use uvfs_index::{
-    IndexClient, IndexPhase, IndexServer, IndexSocket, SnapshotDir, TreeLimits, WatchmanServer, usual_snapshots,
-    usual_socket,
+    IndexClient, IndexPhase, IndexServer, IndexSocket, SnapshotDir, TreeLimits, WatchmanServer,
+    usual_snapshots, usual_socket,
 };
 
 use crate::args::Index;
