@@ -412,7 +412,7 @@ impl Listing {
         let _call = self.store.call().await;
         while out.len() < most && !self.ended {
             let next = lister.next().await;
-            if self.taken == 0 || self.taken % PAGE == 0 && next.is_some() {
+            if self.taken == 0 || self.taken.is_multiple_of(PAGE) && next.is_some() {
                 self.store.counted.lists.fetch_add(1, Relaxed);
             }
             match next {

@@ -27,7 +27,9 @@ pub fn child() -> bool {
     let Ok(asked) = std::env::var(CHILD) else { return false };
     tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(std::io::stderr).init();
     let (endpoint, dir) = asked.split_once(' ').expect("an endpoint and a directory");
-    let options = ObjectOptions { endpoint: Some(endpoint.to_owned()), retries: 1, ..options() };
+    let call_timeout = Duration::from_secs(15);
+    let options =
+        ObjectOptions { endpoint: Some(endpoint.to_owned()), retries: 1, call_timeout, ..options() };
     let location = Location::parse(&format!("s3://{BUCKET}")).expect("a location");
     match mount(&location, &options, dir.as_ref()) {
         Ok(_mounted) => {
