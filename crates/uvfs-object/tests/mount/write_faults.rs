@@ -1,11 +1,11 @@
 //! Faults of the store while files are written: whatever was acknowledged is in the store, whole.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -190,7 +190,7 @@ struct Storm {
 impl Storm {
     fn write(&self, path: &Path, name: usize) {
         let number = self.next.fetch_add(1, Relaxed);
-        self.written.lock().expect("no panic").insert(number, name);
+        self.written.lock().insert(number, name);
         let open = if number.is_multiple_of(3) { File::create_new(path) } else { File::create(path) };
         let done = open.and_then(|mut file| {
             file.write_all(&version(name, number))?;
@@ -236,7 +236,7 @@ impl Storm {
                 let (of, number) = parse(&read).unwrap_or_else(|| panic!("{name} is not whole"));
                 let expected = name.rsplit_once(['f', '-']).map(|(_, n)| n.parse::<usize>().ok());
                 assert_eq!(Some(Some(of)), expected, "{name}");
-                assert_eq!(self.written.lock().expect("no panic").get(&number), Some(&of));
+                assert_eq!(self.written.lock().get(&number), Some(&of));
                 self.seen.fetch_add(1, Relaxed);
             }
         }
@@ -333,7 +333,7 @@ pub fn server_killed() {
                         if done.is_err() {
                             return;
                         }
-                        acknowledged.lock().expect("no panic").insert(name, (number, content));
+                        acknowledged.lock().insert(name, (number, content));
                     }
                 });
             }
@@ -344,7 +344,7 @@ pub fn server_killed() {
         });
         let _ = Command::new("umount").arg("-l").arg(dir.path()).stderr(Stdio::null()).status();
         let _ = Command::new("fusermount3").args(["-uz"]).arg(dir.path()).stderr(Stdio::null()).status();
-        for (name, (number, content)) in acknowledged.into_inner().expect("no panic") {
+        for (name, (number, content)) in acknowledged.into_inner() {
             most = most.max(number);
             let stored = served.bucket.content(&name).expect("what was acknowledged is there");
             // The next version of it may have become visible too, whole.
