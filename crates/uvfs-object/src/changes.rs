@@ -1,4 +1,4 @@
-//! Changes of names and attributes: unlink, mkdir, rmdir, rename, and what setattr can do.
+//! Changes of names and attributes: unlink, mkdir, rmdir, rename, and setattr.
 //!
 //! The store is changed first, then the tree, with the name locked all the while; writers of the names are locked before.
 //! So a writer publishes either before the change or after it, and after an unlink it publishes nothing.

@@ -1,6 +1,6 @@
 //! Calls that change the store: PUT, multipart uploads, COPY, DELETE, and the outcome of a call whose answer was lost.
 //!
-//! A call is bound to what the caller has seen of the key ([`Base`]), where the service can do that: `If-None-Match: *` for
+//! A call is bound to the state of the key that the caller has seen ([`Base`]), where the service can do that: `If-None-Match: *` for
 //! a new object, `If-Match` for another version. Of a multipart upload only the completion is bound. Without If-Match a HEAD
 //! before the call compares, which leaves a gap; a service without any condition has the last writer win.
 //!
@@ -27,7 +27,7 @@ const COPY_MOST: u64 = 4 << 30;
 /// Bytes that a copy within an upload takes at once.
 const COPY_PART: u64 = 4 << 30;
 
-/// What a write may replace.
+/// The state of a key that a write may replace.
 #[derive(Clone, Debug)]
 pub(crate) enum Base {
     Absent,
@@ -44,7 +44,7 @@ impl Base {
     }
 }
 
-/// A content that is written: its key, what it may replace, and its mark.
+/// A content that is written: its key, the state that it may replace, and its mark.
 #[derive(Clone, Debug)]
 pub(crate) struct Target<'a> {
     pub(crate) key: &'a str,
@@ -60,7 +60,7 @@ pub(crate) fn new_mark() -> String {
     format!("{:016x}{:016x}", word(), word())
 }
 
-/// What a HEAD tells, with the mark.
+/// The answer to a HEAD, with the mark.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) version: Version,
@@ -92,7 +92,7 @@ impl Store {
         options
     }
 
-    /// For services that cannot bind a write to a version: whether the key has what the write may replace.
+    /// For services that cannot bind a write to a version: whether the key is in the state that the write may replace.
     async fn compare(&self, target: &Target<'_>, options: &WriteOptions) -> Result<(), Failed> {
         if !self.is_conditional || options.if_match.is_some() || options.if_not_exists {
             return Ok(());
@@ -237,7 +237,7 @@ impl Store {
             // The answer has no time; a LIST or HEAD tells it later.
             return Ok(Version { etag, modified: Some(Tree::clock()), size: target.size });
         }
-        // The write is done whatever this HEAD says. If it cannot tell the version, the name is asked about again.
+        // The write is done, with or without an answer to this HEAD. If it cannot tell the version, the name is asked about again.
         let now = self.head(target.key).await.ok().flatten();
         Ok(now
             .filter(|now| now.size == target.size)

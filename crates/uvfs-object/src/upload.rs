@@ -274,7 +274,7 @@ impl Upload {
         Ok(())
     }
 
-    /// Begin a multipart upload, unless one is under way. What was published and is not in the buffer is copied into it.
+    /// Begin a multipart upload, unless one is under way. Published bytes that have left the buffer are copied into it.
     async fn begin(&self, state: &mut State) -> Result<(), Failed> {
         if state.multipart.is_some() {
             return Ok(());
@@ -345,7 +345,7 @@ impl Upload {
         self.store.put(&target(state), content).await
     }
 
-    /// Whether the conflict is with an earlier attempt of this writer. If so, that is what the next attempt replaces.
+    /// Whether the conflict is with an earlier attempt of this writer. If so, the next attempt replaces that one.
     async fn is_own_attempt(&self, state: &mut State) -> bool {
         if state.earlier.is_empty() || state.multipart.is_some() {
             return false;
@@ -416,7 +416,7 @@ impl Upload {
         Ok(Bytes::copy_from_slice(&state.buffer.bytes[from as usize..to as usize]))
     }
 
-    /// Drop what is not published: parts in the store, and bytes in memory.
+    /// Drop all that is not published: parts in the store, and bytes in memory.
     pub(crate) async fn give_up(&self, state: &mut State) {
         state.buffer = Buffer::default();
         if let Some(multipart) = state.multipart.take() {

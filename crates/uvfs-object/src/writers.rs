@@ -1,12 +1,12 @@
-//! Files open for writing, and how what they publish reaches the tree.
+//! Files open for writing, and how their new versions reach the tree.
 //!
 //! A new file has its name in the tree at once, and no LIST tells of it before it is published. A file that is
 //! overwritten stays as it is until then: the new content is another node, since a node is one version. So an open that
 //! overwrites is answered with ESTALE first. The kernel then looks the path up again, within the same open(2), and the
 //! thread that asked gets the new node ([`Writers::reserved_node`]). Others get the old one, which the kernel may not keep.
 //!
-//! A close publishes, unless the process is about to end by a signal: then its file is half written. What is not published
-//! when the last handle goes is given up, and its parts with it.
+//! A close publishes, unless the process is about to end by a signal: then its file is half written. Bytes that are not published
+//! when the last handle goes are given up, and their parts with them.
 //!
 //! Locks: [`crate::upload`]. The mutexes here are leaves.
 
@@ -29,7 +29,7 @@ use crate::tree::{FileState, Node, Tree};
 use crate::upload::{Place, State, Upload, part_size};
 use crate::version::Version;
 
-/// How long a thread has to open what it asked for.
+/// How long a thread has to open the node that it asked for.
 const RESERVED: Duration = Duration::from_secs(10);
 
 /// An open file.
@@ -194,7 +194,7 @@ impl Writers {
         if known.as_ref().is_some_and(|node| node.data().dir().is_some()) {
             return Err(libc::EISDIR);
         }
-        // What the mount knows may be as old as the TTL. A writer that demands a new name hears of another at the end.
+        // The mount's knowledge may be as old as the TTL. A writer that demands a new name hears of another at the end.
         let base = if exclusive { Base::Absent } else { self.base(&place).await? };
         let how = if truncates { Opening::Empty } else { Opening::Change };
         let keeps = self.keeps(&base, how)?;
@@ -214,7 +214,7 @@ impl Writers {
         Ok(Opened(Some(self.start(&node, (place, base, keeps), None)), self))
     }
 
-    /// What a write to a place may replace: what the store has now.
+    /// The state that a write to a place may replace: that of the store now.
     async fn base(&self, place: &Place) -> Result<Base, Failed> {
         Ok(self.store.head(&place.key).await?.map_or(Base::Absent, Base::Version))
     }
@@ -405,7 +405,7 @@ impl Writers {
         self.listings.changed(&place.dir);
     }
 
-    /// What the mount knows of a name may be wrong.
+    /// The mount's knowledge of a name may be wrong.
     pub(crate) fn distrust(&self, place: &Place) {
         if let Some(state) = place.dir.data().dir() {
             state.whole.store(0, Relaxed);
@@ -414,7 +414,7 @@ impl Writers {
         self.listings.changed(&place.dir);
     }
 
-    /// The handle goes. What is not published is given up.
+    /// The handle goes. Bytes that are not published are given up.
     pub(crate) async fn release(self: Arc<Self>, upload: Arc<Upload>) {
         let mut state = upload.state.lock().await;
         if state.dirty {

@@ -1,11 +1,11 @@
 //! Faults of the store while files are written: whatever was acknowledged is in the store, whole.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -174,105 +174,123 @@ pub fn storm_without_renames() {
     assert_eq!(mount.bucket().blind(), 0, "each write was bound to what it replaced");
 }
 
-fn storms(rename: bool) -> Fixture {
-    const NAMES: usize = 6;
-    let served = Served::new();
-    served.bucket.put("d/", "");
-    let (one, two) = two(served);
-    let (next, stop) = (AtomicU64::new(1), AtomicBool::new(false));
-    let (acknowledged, seen, refused) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-    // For each name, the numbers whose writer had an error: they may be visible, or not.
-    let written: Mutex<HashMap<u64, usize>> = Mutex::default();
-    let write = |path: &Path, name: usize| {
-        let number = next.fetch_add(1, Relaxed);
-        written.lock().expect("no panic").insert(number, name);
-        let open = if number % 3 == 0 { File::create_new(path) } else { File::create(path) };
+const NAMES: usize = 6;
+
+/// Counters of a storm, and the name that each number was written to.
+#[derive(Default)]
+struct Storm {
+    next: AtomicU64,
+    stop: AtomicBool,
+    published: AtomicU64,
+    refused: AtomicU64,
+    seen: AtomicU64,
+    written: Mutex<HashMap<u64, usize>>,
+}
+
+impl Storm {
+    fn write(&self, path: &Path, name: usize) {
+        let number = self.next.fetch_add(1, Relaxed);
+        self.written.lock().insert(number, name);
+        let open = if number.is_multiple_of(3) { File::create_new(path) } else { File::create(path) };
         let done = open.and_then(|mut file| {
             file.write_all(&version(name, number))?;
             file.sync_all()
         });
         match done {
-            Ok(()) => acknowledged.fetch_add(1, Relaxed),
+            Ok(()) => self.published.fetch_add(1, Relaxed),
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or_default();
                 let usual = [libc::EEXIST, libc::ESTALE, libc::ENOENT, libc::EBUSY, libc::EISDIR];
                 assert!(usual.contains(&errno), "write: {error}");
-                refused.fetch_add(1, Relaxed)
+                self.refused.fetch_add(1, Relaxed)
             }
         };
-    };
-    std::thread::scope(|scope| {
-        for (mount, seed) in [(&one, 1), (&two, 2), (&one, 3), (&two, 4)] {
-            let (write, stop) = (&write, &stop);
-            scope.spawn(move || {
-                let mut steps = bytes(1 << 16, seed).into_iter().cycle();
-                while !stop.load(Relaxed) {
-                    let (step, name) =
-                        (steps.next().unwrap_or(0), usize::from(steps.next().unwrap_or(0)) % NAMES);
-                    let path = mount.path(&format!("d/f{name}"));
-                    match step % 8 {
-                        0 => drop(fs::remove_file(&path)),
-                        1 if rename => {
-                            let aside = mount.path(&format!("d/aside{seed}-{name}"));
-                            if fs::rename(&path, &aside).is_ok() {
-                                drop(fs::rename(&aside, &path));
-                            }
-                        }
-                        _ => write(&path, name),
+    }
+
+    fn change(&self, mount: &Fixture, seed: u64, rename: bool) {
+        let mut steps = bytes(1 << 16, seed).into_iter().cycle();
+        let mut step = || steps.next().map_or(0, usize::from);
+        while !self.stop.load(Relaxed) {
+            let name = step() % NAMES;
+            let path = mount.path(&format!("d/f{name}"));
+            match step() % 8 {
+                0 => drop(fs::remove_file(&path)),
+                1 if rename => {
+                    let aside = mount.path(&format!("d/aside{seed}-{name}"));
+                    if fs::rename(&path, &aside).is_ok() {
+                        drop(fs::rename(&aside, &path));
                     }
                 }
-            });
-        }
-        for mount in [&one, &two] {
-            let (stop, seen, written) = (&stop, &seen, &written);
-            scope.spawn(move || {
-                while !stop.load(Relaxed) {
-                    let Ok(dir) = fs::read_dir(mount.path("d")) else { continue };
-                    for entry in dir {
-                        let Ok(entry) = entry else { break };
-                        let name = entry.file_name().into_string().expect("text");
-                        let Ok(read) = fs::read(entry.path()) else { continue };
-                        let (of, number) = parse(&read).unwrap_or_else(|| panic!("{name} is not whole"));
-                        let expected = name.rsplit_once(['f', '-']).map(|(_, n)| n.parse::<usize>().ok());
-                        assert_eq!(Some(Some(of)), expected, "{name}");
-                        assert_eq!(written.lock().expect("no panic").get(&number), Some(&of));
-                        seen.fetch_add(1, Relaxed);
-                    }
-                }
-            });
-        }
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(6) || seen.load(Relaxed) < 100 {
-            std::thread::sleep(Duration::from_millis(20));
-            one.handle().advance_clock(5_000);
-            assert!(begun.elapsed() < Duration::from_secs(60), "too slow: {seen:?} read");
-        }
-        stop.store(true, Relaxed);
-    });
-    eprintln!("storm: {acknowledged:?} published, {refused:?} refused, {seen:?} read whole");
-    assert!(acknowledged.load(Relaxed) > 20);
-    // In the end both see what the store has.
-    let idle = |mount: &Fixture| within(Duration::from_secs(10), || mount.handle().figures().writing == 0);
-    assert!(idle(&one) && idle(&two));
-    for mount in [&one, &two] {
-        mount.handle().advance_clock(61_000);
-        let mut names: Vec<_> = fs::read_dir(mount.path("d"))
-            .map(|dir| {
-                dir.map(|entry| entry.expect("an entry").file_name().into_string().expect("text")).collect()
-            })
-            .unwrap_or_default();
-        names.sort();
-        let keys: Vec<_> = mount.bucket().keys()[1..].iter().map(|key| key[2..].to_owned()).collect();
-        assert_eq!(names, keys);
-        for name in names {
-            let stored = mount.bucket().content(&format!("d/{name}")).expect("there");
-            let same = || fs::read(mount.path(&format!("d/{name}"))).is_ok_and(|read| read == stored);
-            // The kernel's own names may be as old as the TTL, which the test's clock does not move; an open corrects them.
-            assert!(within(Duration::from_secs(5), same), "{name}");
+                _ => self.write(&path, name),
+            }
         }
     }
+
+    fn read(&self, mount: &Fixture) {
+        while !self.stop.load(Relaxed) {
+            let Ok(dir) = fs::read_dir(mount.path("d")) else { continue };
+            for entry in dir {
+                let Ok(entry) = entry else { break };
+                let name = entry.file_name().into_string().expect("text");
+                let Ok(read) = fs::read(entry.path()) else { continue };
+                let (of, number) = parse(&read).unwrap_or_else(|| panic!("{name} is not whole"));
+                let expected = name.rsplit_once(['f', '-']).map(|(_, n)| n.parse::<usize>().ok());
+                assert_eq!(Some(Some(of)), expected, "{name}");
+                assert_eq!(self.written.lock().get(&number), Some(&of));
+                self.seen.fetch_add(1, Relaxed);
+            }
+        }
+    }
+}
+
+fn storms(rename: bool) -> Fixture {
+    let served = Served::new();
+    served.bucket.put("d/", "");
+    let (one, two) = two(served);
+    let storm = Storm::default();
+    std::thread::scope(|scope| {
+        for (mount, seed) in [(&one, 1), (&two, 2), (&one, 3), (&two, 4)] {
+            let storm = &storm;
+            scope.spawn(move || storm.change(mount, seed, rename));
+        }
+        scope.spawn(|| storm.read(&one));
+        scope.spawn(|| storm.read(&two));
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(6) || storm.seen.load(Relaxed) < 100 {
+            std::thread::sleep(Duration::from_millis(20));
+            one.handle().advance_clock(5_000);
+            assert!(begun.elapsed() < Duration::from_secs(60), "too slow: {:?} read", storm.seen);
+        }
+        storm.stop.store(true, Relaxed);
+    });
+    let Storm { published, refused, seen, .. } = &storm;
+    eprintln!("storm: {published:?} published, {refused:?} refused, {seen:?} read whole");
+    assert!(published.load(Relaxed) > 20);
+    let idle = |mount: &Fixture| within(Duration::from_secs(10), || mount.handle().figures().writing == 0);
+    assert!(idle(&one) && idle(&two));
+    is_as_stored(&one);
+    is_as_stored(&two);
     assert_eq!(one.bucket().uploads(), 0);
     one
+}
+
+/// In the end a mount shows what the store has.
+fn is_as_stored(mount: &Fixture) {
+    mount.handle().advance_clock(61_000);
+    let name = |entry: std::io::Result<fs::DirEntry>| {
+        entry.expect("an entry").file_name().into_string().expect("text")
+    };
+    let mut names: Vec<_> =
+        fs::read_dir(mount.path("d")).map(|dir| dir.map(name).collect()).unwrap_or_default();
+    names.sort();
+    let keys: Vec<_> = mount.bucket().keys()[1..].iter().map(|key| key[2..].to_owned()).collect();
+    assert_eq!(names, keys);
+    for name in names {
+        let stored = mount.bucket().content(&format!("d/{name}")).expect("there");
+        let same = || fs::read(mount.path(&format!("d/{name}"))).is_ok_and(|read| read == stored);
+        // The kernel's own names may be as old as the TTL, which the test's clock does not move; an open corrects them.
+        assert!(within(Duration::from_secs(5), same), "{name}");
+    }
 }
 
 /// The server of the mount, in a process of its own: `--serve ADDRESS DIR` of this test.
@@ -315,7 +333,7 @@ pub fn server_killed() {
                         if done.is_err() {
                             return;
                         }
-                        acknowledged.lock().expect("no panic").insert(name, (number, content));
+                        acknowledged.lock().insert(name, (number, content));
                     }
                 });
             }
@@ -326,7 +344,7 @@ pub fn server_killed() {
         });
         let _ = Command::new("umount").arg("-l").arg(dir.path()).stderr(Stdio::null()).status();
         let _ = Command::new("fusermount3").args(["-uz"]).arg(dir.path()).stderr(Stdio::null()).status();
-        for (name, (number, content)) in acknowledged.into_inner().expect("no panic") {
+        for (name, (number, content)) in acknowledged.into_inner() {
             most = most.max(number);
             let stored = served.bucket.content(&name).expect("what was acknowledged is there");
             // The next version of it may have become visible too, whole.
