@@ -23,8 +23,8 @@ use rustix::process::{Signal, getpid, kill_process};
 use sd_notify::NotifyState;
 use uvfs_index::protocol::WirePath;
 use uvfs_index::{
-    IndexClient, IndexPhase, IndexServer, IndexSocket, SnapshotDir, TreeLimits, WatchmanServer, usual_snapshots,
-    usual_socket,
+    IndexClient, IndexPhase, IndexServer, IndexSocket, SnapshotDir, TreeLimits, WatchmanServer,
+    usual_snapshots, usual_socket,
 };
 
 use crate::args::Index;
@@ -123,10 +123,8 @@ fn serve(args: &Index) -> Result<()> {
     thread.spawn(move || saved.keep_snapshots()).context("cannot start a thread")?;
     while signals.wait()? == Asked::Reload {}
     server.save_all();
-    // The process ends with threads that hold the socket too; so it is removed here.
-    for path in [Some(path), watchman].into_iter().flatten() {
-        let _ = std::fs::remove_file(path);
-    }
+    // The process ends with threads that hold the sockets too; so these are closed here.
+    [Some(socket), watchman].into_iter().flatten().for_each(|socket| socket.close());
     Ok(())
 }
 
@@ -142,21 +140,22 @@ fn snapshots(args: &Index) -> Result<Option<SnapshotDir>> {
     Ok(opened.and_then(|dir| dir.inspect_err(|why| tracing::warn!("{why}")).ok()))
 }
 
-/// Serves watchman's protocol too. Returns the path of the socket.
-fn speak_watchman(server: &Arc<IndexServer>, path: &Path, mode: u32) -> Result<PathBuf> {
+/// Serves watchman's protocol too. Returns the socket.
+fn speak_watchman(server: &Arc<IndexServer>, path: &Path, mode: u32) -> Result<Arc<IndexSocket>> {
     let path = std::path::absolute(path)?;
-    let socket = IndexSocket::bind(&path, mode).map_err(|why| anyhow!(why))?;
+    let socket = Arc::new(IndexSocket::bind(&path, mode).map_err(|why| anyhow!(why))?);
+    let served = Arc::clone(&socket);
     let watchman = Arc::new(WatchmanServer::new(Arc::clone(server), &path));
     let thread = thread::Builder::new().name("uvfs-accept".into());
     let serve = move || {
         say(format_args!(
             "no connection of watchman's can be accepted any more: {}",
-            watchman.serve(&socket)
+            watchman.serve(&served)
         ));
         let _ = kill_process(getpid(), Signal::TERM);
     };
     thread.spawn(serve).context("cannot start a thread")?;
-    Ok(path)
+    Ok(socket)
 }
 
 /// Shows the progress until every tree is read, then says so.

@@ -228,7 +228,8 @@ fn names_and_files_that_are_there_twice_are_refused() {
         restorer.finish(names).map(drop)
     };
     // Kind and flags, name, ino, birth, size, mtime, nanoseconds, uid, gid, mode (a regular file's).
-    let file = |name: u8, ino: u8| [0b1100_1000, 1, name, ino << 1, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0xa4, 0x83, 0x02];
+    let file =
+        |name: u8, ino: u8| [0b1100_1000, 1, name, ino << 1, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0xa4, 0x83, 0x02];
     assert_eq!(block(&file(b'a', 2)), Ok(()));
     assert_eq!(block(&[file(b'a', 2), file(b'b', 1)].concat()), Ok(()));
     let said = |tail: &[u8]| block(tail).expect_err("refused").0;
@@ -240,7 +241,30 @@ fn names_and_files_that_are_there_twice_are_refused() {
     assert_eq!(said(&[2, 1, b'a', 0]), "a file is unknown");
     assert_eq!(said(&[3, 1]), "a directory is unknown");
     let dir = |name: u8, ino: u8, handle: u8| {
-        [1 | 0b1100_1000, 1, name, ino << 1, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0xed, 0x83, 0x01, 5, 1, 0, 0, 0, handle]
+        [
+            1 | 0b1100_1000,
+            1,
+            name,
+            ino << 1,
+            9,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0xed,
+            0x83,
+            0x01,
+            5,
+            1,
+            0,
+            0,
+            0,
+            handle,
+        ]
     };
     assert_eq!(block(&dir(b'a', 2, 9)), Ok(()));
     assert_eq!(said(&[dir(b'a', 2, 9), dir(b'b', 1, 9)].concat()), "a handle is there twice");
@@ -329,8 +353,7 @@ fn a_failed_write_leaves_the_former_snapshot() {
     assert!(failed.expect_err("full").contains("cannot be written"), "the reason");
     assert_eq!(load(&file), Ok(Some(walk(&first))));
     // Neither what failed nor what a killed server left stays, nor does it lead elsewhere.
-    let names =
-        || fs::read_dir(dir.path()).expect("list").count();
+    let names = || fs::read_dir(dir.path()).expect("list").count();
     assert_eq!(names(), 2);
     let new = dir.path().join(&file.names[1]);
     fs::write(dir.path().join("victim"), "text").expect("write");
