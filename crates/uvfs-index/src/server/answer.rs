@@ -95,7 +95,7 @@ impl<'a> AnswerFile<'a> {
 
 /// Whether an eighth of the space for temporary files is free. Unknown space counts as enough: writing says more.
 fn has_space() -> bool {
-    let found = rustix::fs::statvfs(&std::env::temp_dir());
+    let found = rustix::fs::statvfs(std::env::temp_dir());
     found.map_or(true, |space| space.f_bavail >= space.f_blocks / 8)
 }
 
