@@ -1,15 +1,20 @@
 //! The client: asks a server over its socket. Each call is a connection, and waits for the answer.
 
+use std::cell::RefCell;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use jiff::tz::TimeZone;
 use serde::de::DeserializeOwned;
 
+use crate::find::{Expression, FindContext};
 use crate::protocol::{
-    Failure, FindAnswer, FindRequest, IndexRequest, Moment, ShownChange, TreeList, WirePath,
+    Failure, FindAnswer, FindRequest, IndexRequest, Moment, NamedFile, ShownChange, TreeList, WirePath,
+    hex_of,
 };
 
 /// Where a server is asked.
@@ -65,7 +70,8 @@ impl IndexClient {
     }
 
     /// Asks for the output of find(1) for these words, in this process's working directory and time zone, or for a
-    /// JSON object for each file that it would print. The second value reads it.
+    /// JSON object for each file that it would print. The second value reads it. Files that the words name are looked at
+    /// here, with this process's permissions.
     ///
     /// # Errors
     /// A sentence.
@@ -75,16 +81,7 @@ impl IndexClient {
         terminal: bool,
         json: bool,
     ) -> Result<(FindAnswer, impl Read + use<A>), String> {
-        let cwd =
-            std::env::current_dir().map_err(|error| format!("there is no working directory: {error}"))?;
-        let path = |path: &OsStr| WirePath::new(path.as_bytes());
-        let request = FindRequest {
-            args: args.iter().map(|word| path(word.as_ref())).collect(),
-            cwd: path(cwd.as_os_str()),
-            zone: std::env::var("TZ").ok(),
-            terminal,
-            json,
-        };
+        let request = search(args, terminal, json)?;
         let mut answer = self.ask(&IndexRequest::Find(request))?;
         let found: FindAnswer = read(&mut answer)?;
         let bytes = found.bytes;
@@ -107,7 +104,10 @@ impl IndexClient {
         let mut rest = Vec::new();
         // A connection that is cut off is the sign of a process that ended.
         let _ = self.ask(&IndexRequest::Stop)?.read_to_end(&mut rest);
-        Ok(())
+        match serde_json::from_slice(&rest) {
+            Ok(Failure { error }) => Err(error),
+            Err(_) => Ok(()),
+        }
     }
 
     fn ask(&self, request: &IndexRequest) -> Result<BufReader<UnixStream>, String> {
@@ -124,9 +124,17 @@ impl IndexClient {
         let mut stream = UnixStream::connect(&self.socket).map_err(said)?;
         let mut line = serde_json::to_vec(request).map_err(|error| error.to_string())?;
         line.push(b'\n');
-        stream.write_all(&line).map_err(said)?;
+        match stream.write_all(&line) {
+            // The server has refused the connection, and its sentence can be read.
+            Err(error) if is_closed(&error) => {}
+            written => written.map_err(said)?,
+        }
         Ok(BufReader::new(stream))
     }
+}
+
+fn is_closed(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset)
 }
 
 /// The path without symbolic links. Its last parts need not exist: they may have existed.
@@ -140,6 +148,81 @@ fn resolved(path: &Path) -> std::io::Result<PathBuf> {
         }
     }
     Ok(path)
+}
+
+/// The request for a search. The server looks at no file that a client names, so that is done here.
+fn search<A: AsRef<OsStr>>(args: &[A], terminal: bool, json: bool) -> Result<FindRequest, String> {
+    let words: Vec<&[u8]> = args.iter().map(|word| word.as_ref().as_bytes()).collect();
+    let (zone, zone_file) = zone()?;
+    let here = FindContext::of_this_process();
+    let files = RefCell::new(Vec::new());
+    let lstat = |path: &[u8]| {
+        let seen = (here.lstat)(path)?;
+        files.borrow_mut().push(NamedFile::new(path, &seen));
+        Ok(seen)
+    };
+    // The server knows the zone, which changes only the meaning of dates.
+    let context = FindContext { lstat: &lstat, zone: TimeZone::UTC, ..here };
+    let expression = Expression::parse_in(&words, &context).map_err(|error| error.to_string())?;
+    let starts = expression.starting_points().iter().map(|start| {
+        let found = starting_point(start).map_err(|error| format!("{}: {error}", shown(start)))?;
+        Ok(found.map(|found| WirePath::new(found.as_os_str().as_bytes())))
+    });
+    Ok(FindRequest {
+        args: words.iter().map(|word| WirePath::new(word)).collect(),
+        starts: starts.collect::<Result<_, String>>()?,
+        files: files.take(),
+        zone,
+        zone_file,
+        terminal,
+        json,
+    })
+}
+
+/// The place of a starting point, as find has it: symbolic links on the way are followed, one at the end is not unless
+/// a slash stands behind it. Nothing if it does not exist. The index may know names that this user may not look at.
+fn starting_point(written: &[u8]) -> std::io::Result<Option<PathBuf>> {
+    let whole = std::env::current_dir()?.join(OsStr::from_bytes(written));
+    let last = written.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let found = if matches!(last, b"" | b"." | b"..") {
+        whole.canonicalize()
+    } else {
+        let above = whole.parent().unwrap_or(Path::new("/"));
+        above.canonicalize().map(|above| above.join(OsStr::from_bytes(last))).and_then(|found| {
+            found.symlink_metadata()?;
+            Ok(found)
+        })
+    };
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => resolved(&whole).map(Some),
+        Err(_) => Ok(None),
+    }
+}
+
+fn shown(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).into_owned()
+}
+
+/// Longest file of a time zone.
+const ZONE: u64 = 128 << 10;
+
+/// `TZ`, or the content of the file that it names by its path.
+fn zone() -> Result<(Option<String>, Option<String>), String> {
+    let Some(zone) = std::env::var_os("TZ") else { return Ok((None, None)) };
+    let text = zone.to_str().ok_or("the time zone (TZ) is not UTF-8")?;
+    let text = text.strip_prefix(':').unwrap_or(text);
+    if !text.starts_with('/') {
+        return Ok((Some(text.to_owned()), None));
+    }
+    let mut bytes = Vec::new();
+    let read = File::open(text).and_then(|file| file.take(ZONE + 1).read_to_end(&mut bytes));
+    let failed = |why: &str| format!("the file of the time zone (TZ), {text}, cannot be read: {why}");
+    read.map_err(|error| failed(&error.to_string()))?;
+    if bytes.len() as u64 > ZONE {
+        return Err(failed("it is too long for one"));
+    }
+    Ok((None, Some(hex_of(&bytes))))
 }
 
 /// Reads a line of the answer.

@@ -7,6 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::find::{FileAttributes, Timestamp};
 use crate::table::changes::{ChangeKind, ChangedName};
 
 /// Longest request in bytes: an expression of find has many words, which may be written as hexadecimal digits.
@@ -28,16 +29,9 @@ pub enum WirePath {
 impl WirePath {
     /// A path's JSON.
     pub fn new(path: &[u8]) -> Self {
-        use std::fmt::Write;
         match str::from_utf8(path) {
             Ok(text) => Self::Text(text.to_owned()),
-            Err(_) => {
-                let mut hex = String::with_capacity(path.len() * 2);
-                for byte in path {
-                    let _ = write!(hex, "{byte:02x}");
-                }
-                Self::Bytes { hex }
-            }
+            Err(_) => Self::Bytes { hex: hex_of(path) },
         }
     }
 
@@ -45,13 +39,26 @@ impl WirePath {
     pub fn bytes(&self) -> Option<Vec<u8>> {
         match self {
             Self::Text(text) => Some(text.clone().into_bytes()),
-            Self::Bytes { hex } => {
-                let digit = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
-                let pairs = hex.as_bytes().chunks(2);
-                pairs.map(|pair| Some(digit(*pair.first()?)? << 4 | digit(*pair.get(1)?)?)).collect()
-            }
+            Self::Bytes { hex } => of_hex(hex),
         }
     }
+}
+
+/// Bytes as hexadecimal digits.
+pub(crate) fn hex_of(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    let mut hex = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex
+}
+
+/// The bytes of hexadecimal digits; nothing if they are none.
+pub(crate) fn of_hex(hex: &str) -> Option<Vec<u8>> {
+    let digit = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
+    let pairs = hex.as_bytes().chunks(2);
+    pairs.map(|pair| Some(digit(*pair.first()?)? << 4 | digit(*pair.get(1)?)?)).collect()
 }
 
 /// A request.
@@ -73,7 +80,7 @@ pub enum IndexRequest {
     Find(FindRequest),
     /// The trees: a [`TreeList`].
     List,
-    /// End the server. It ends the connection when it has ended.
+    /// End the server. It ends the connection when it has ended. Only root and the server's own user may ask for it.
     Stop,
 }
 
@@ -82,17 +89,69 @@ pub enum IndexRequest {
 pub struct FindRequest {
     /// The words behind `find`.
     pub args: Vec<WirePath>,
-    /// The client's working directory.
-    pub cwd: WirePath,
-    /// The client's time zone (`TZ`).
+    /// The place of each starting point in `args` (of `.` if there is none): absolute, and without symbolic links before
+    /// its last component. None of one that does not exist.
+    #[serde(default)]
+    pub starts: Vec<Option<WirePath>>,
+    /// The files that operands name (`-newer`, `-samefile`). The server looks at no file that a client names.
+    #[serde(default)]
+    pub files: Vec<NamedFile>,
+    /// The client's time zone (`TZ`, without a colon in front); without it, that of the system.
     #[serde(default)]
     pub zone: Option<String>,
+    /// The content of the file that `TZ` names by its path, as hexadecimal digits, in place of `zone`.
+    #[serde(default)]
+    pub zone_file: Option<String>,
     /// Whether the output goes to a terminal.
     #[serde(default)]
     pub terminal: bool,
     /// Whether each file is to be a JSON object, a [`FoundObject`](crate::find::FoundObject), in place of find's output.
     #[serde(default)]
     pub json: bool,
+}
+
+/// A file that an operand names, as lstat(2) shows it to the client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedFile {
+    /// The operand.
+    pub path: WirePath,
+    /// The file system's device number.
+    pub dev: u64,
+    /// Inode number.
+    pub ino: u64,
+    /// Last change of content: seconds since 1970, and nanoseconds.
+    pub mtime: (i64, u32),
+    /// Last change of attributes or content.
+    pub ctime: (i64, u32),
+    /// Last read.
+    pub atime: (i64, u32),
+}
+
+impl NamedFile {
+    pub(crate) fn new(path: &[u8], seen: &FileAttributes) -> Self {
+        let time = |time: Timestamp| (time.sec, time.nsec);
+        Self {
+            path: WirePath::new(path),
+            dev: seen.dev,
+            ino: seen.ino,
+            mtime: time(seen.mtime),
+            ctime: time(seen.ctime),
+            atime: time(seen.atime.unwrap_or_default()),
+        }
+    }
+
+    /// The attributes that operands are about; others are zero.
+    pub(crate) fn attributes(&self) -> FileAttributes {
+        let time = |(sec, nsec)| Timestamp { sec, nsec };
+        FileAttributes {
+            dev: self.dev,
+            ino: self.ino,
+            mtime: time(self.mtime),
+            ctime: time(self.ctime),
+            atime: Some(time(self.atime)),
+            ..FileAttributes::default()
+        }
+    }
 }
 
 /// How a search ended.

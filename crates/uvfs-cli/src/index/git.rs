@@ -1,7 +1,8 @@
 //! `uvfs git-fsmonitor`: git's hook `fsmonitor-watchman`, version 2 of its protocol (githooks(5)).
 //!
 //! git runs it in the root of the work tree, with the version and the last token. The answer is the new token and the
-//! changed paths, each with a nul behind it; the path `/` says that everything may have changed. If the hook fails,
+//! changed paths, each with a nul behind it; the path `/` says that everything may have changed. It also says so if the
+//! index warns: names could not be read, or something is mounted inside the work tree. If the hook fails,
 //! git looks at every file, as without it. The token is the clock of the index.
 
 use std::path::Path;
@@ -28,7 +29,8 @@ pub fn run(args: &GitFsmonitor) -> Result<()> {
 fn answer_of(moment: &Moment, changes: &[ShownChange]) -> Result<Vec<u8>> {
     let mut answer = moment.clock.clone().into_bytes();
     answer.push(0);
-    if moment.fresh {
+    // A warning is about changes that the index may not have seen.
+    if moment.fresh || moment.warning.is_some() {
         answer.extend(b"/\0");
         return Ok(answer);
     }
@@ -80,6 +82,8 @@ mod tests {
         let answer = answer_of(&moment, &changes).expect("an answer");
         assert_eq!(answer, b"1:2\0.gitignore\0old\0old/\0new\0new/\0");
         assert_eq!(answer_of(&moment, &[change(b"", None, true)]).expect("an answer"), b"1:2\0/\0");
+        let unsure = Moment { warning: Some("1 could not be read".into()), ..moment.clone() };
+        assert_eq!(answer_of(&unsure, &changes).expect("an answer"), b"1:2\0/\0");
         let fresh = Moment { fresh: true, ..moment };
         assert_eq!(answer_of(&fresh, &[]).expect("an answer"), b"1:2\0/\0");
     }

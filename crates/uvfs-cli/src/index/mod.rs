@@ -124,10 +124,8 @@ fn serve(args: &Index) -> Result<()> {
     thread.spawn(move || saved.keep_snapshots()).context("cannot start a thread")?;
     while signals.wait()? == Asked::Reload {}
     server.save_all();
-    // The process ends with threads that hold the socket too; so it is removed here.
-    for path in [Some(path), watchman].into_iter().flatten() {
-        let _ = std::fs::remove_file(path);
-    }
+    // The process ends with threads that hold the sockets too; so these are closed here.
+    [Some(socket), watchman].into_iter().flatten().for_each(|socket| socket.close());
     Ok(())
 }
 
@@ -149,19 +147,21 @@ fn bind_watchman(path: &Path, mode: u32) -> Result<(PathBuf, IndexSocket)> {
     Ok((path, socket))
 }
 
-/// Serves watchman's protocol too. Returns the path of the socket.
-fn speak_watchman(server: &Arc<IndexServer>, path: PathBuf, socket: IndexSocket) -> Result<PathBuf> {
+/// Serves watchman's protocol too. Returns the socket.
+fn speak_watchman(server: &Arc<IndexServer>, path: PathBuf, socket: IndexSocket) -> Result<Arc<IndexSocket>> {
+    let socket = Arc::new(socket);
+    let served = Arc::clone(&socket);
     let watchman = Arc::new(WatchmanServer::new(Arc::clone(server), &path));
     let thread = thread::Builder::new().name("uvfs-accept".into());
     let serve = move || {
         say(format_args!(
             "no connection of watchman's can be accepted any more: {}",
-            watchman.serve(&socket)
+            watchman.serve(&served)
         ));
         let _ = kill_process(getpid(), Signal::TERM);
     };
     thread.spawn(serve).context("cannot start a thread")?;
-    Ok(path)
+    Ok(socket)
 }
 
 /// Shows the progress until every tree is read, then says so.

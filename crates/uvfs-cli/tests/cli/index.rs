@@ -20,6 +20,7 @@ pub const MOUNTING: &[Test] = &[
     ("find_prints_json_that_keeps_every_name", find_prints_json_that_keeps_every_name),
     ("an_index_starts_with_its_snapshot", an_index_starts_with_its_snapshot),
     ("an_index_does_without_a_snapshot_of_others", an_index_does_without_a_snapshot_of_others),
+    ("an_index_that_was_stopped_starts_again_at_once", an_index_that_was_stopped_starts_again_at_once),
     ("figures_of_an_index_are_to_be_had", figures_of_an_index_are_to_be_had),
 ];
 
@@ -164,6 +165,16 @@ fn an_index_says_what_changed() {
     assert!(!again.status.success() && said.contains("a server listens at"), "{said}");
     assert!(served.uvfs(&["index", "--stop"]).status.success());
     assert!(!served.socket().exists() && !served.uvfs(&["index", "--list"]).status.success());
+}
+
+/// The lock of the socket is free when the command returns, and nothing of the old server is removed from the new one.
+fn an_index_that_was_stopped_starts_again_at_once() {
+    let served = Served::start();
+    for _ in 0..20 {
+        assert!(served.uvfs(&["index", "--stop"]).status.success());
+        served.serve();
+        assert!(served.socket().exists());
+    }
 }
 
 /// Output, sorted, and status of find(1) and of `uvfs find`, both run in the tree.

@@ -25,6 +25,14 @@ pub trait FindSink {
     fn unreadable(&mut self, file: &dyn FoundFile, error: &io::Error) {
         let _ = (file, error);
     }
+
+    /// Hears of each file that is tested, whether it is found or not.
+    ///
+    /// # Errors
+    /// A reason to go no further. It ends the search.
+    fn visits(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A compiled clause.

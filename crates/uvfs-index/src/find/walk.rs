@@ -153,6 +153,7 @@ impl<'t, T: SearchTree> Walk<'t, '_, T> {
 
     /// Tests a file. Returns whether it was pruned.
     fn visit(&mut self, node: &T::Node, name_at: usize) -> Result<bool, Stop> {
+        self.evaluation.sink.visits().map_err(Stop::Failed)?;
         let depth = self.frames.len();
         if depth < self.expression.min_depth {
             return Ok(false);

@@ -1,50 +1,35 @@
 //! The answer to `uvfs find`.
 //!
-//! A search holds the table's lock, and a client may read its answer slowly. So the answer is written to a temporary
-//! file first (memory up to [`IN_MEMORY`]) and sent afterwards. The first byte comes when the search has ended.
+//! A search holds the table's lock, and a client may read its answer slowly. So the answer is kept first (see `answer`)
+//! and sent afterwards. The first byte comes when the search has ended.
 //!
-//! The server resolves the client's paths as find does: symbolic links on the way are followed, one at the end is not
-//! unless a slash stands behind it.
+//! The server looks at no path that a client names: it has other permissions than its client. The client sends the
+//! places of starting points, the attributes of the files that operands name, and the file of its time zone.
 
-use std::io::{BufWriter, Read, Seek, Write};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::collections::HashMap;
+use std::io::{BufWriter, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::{ffi::OsStr, io};
 
-use jiff::tz::TimeZone;
-use tempfile::SpooledTempFile;
-
+use super::answer::{AnswerFile, Bounds, PatientSink};
 use super::{IndexServer, LOOK, has_gone};
-use crate::find::{Expression, FileAttributes, FindContext, FindPrinter, FindSink, JsonPrinter, SearchEnd};
-use crate::protocol::{FindAnswer, FindRequest};
+use crate::find::{Expression, FindContext, FindPrinter, FindSink, JsonPrinter, SearchEnd};
+use crate::protocol::{FindAnswer, FindRequest, of_hex};
 use crate::tree::{FindStart, IndexPhase, IndexedTree};
+use jiff::tz::TimeZone;
 
-/// Bytes of an answer that are kept in memory.
-const IN_MEMORY: usize = 16 << 20;
-
-/// The file that a path leads to, as an absolute path. The last component is followed only if something stands behind
-/// it.
-fn resolved(cwd: &Path, path: &[u8]) -> io::Result<PathBuf> {
-    let whole = cwd.join(OsStr::from_bytes(path));
-    let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    if matches!(last, b"" | b"." | b"..") {
-        return whole.canonicalize();
-    }
-    let above = whole.parent().unwrap_or(Path::new("/"));
-    Ok(above.canonicalize()?.join(OsStr::from_bytes(last)))
-}
-
-type Answer = BufWriter<SpooledTempFile>;
+type Answer<'a> = BufWriter<AnswerFile<'a>>;
 
 /// Prints what was found.
-enum Printer {
-    Text(Box<FindPrinter<Answer>>),
-    Json(JsonPrinter<Answer>),
+enum Printer<'a> {
+    Text(Box<FindPrinter<Answer<'a>>>),
+    Json(JsonPrinter<Answer<'a>>),
 }
 
-impl Printer {
+impl<'a> Printer<'a> {
     fn sink(&mut self) -> &mut dyn FindSink {
         match self {
             Self::Text(printer) => &mut **printer,
@@ -53,7 +38,7 @@ impl Printer {
     }
 
     /// The number of files that could not be read, and the output.
-    fn end(self) -> (u64, Answer) {
+    fn end(self) -> (u64, Answer<'a>) {
         match self {
             Self::Text(printer) => (printer.unreadable_files(), printer.into_inner()),
             Self::Json(printer) => (printer.unreadable_files(), printer.into_inner()),
@@ -66,31 +51,32 @@ type Start = (Arc<IndexedTree>, FindStart);
 
 impl IndexServer {
     /// Searches; nothing if the client has gone.
-    pub(super) fn find(
-        &self,
-        stream: &UnixStream,
+    pub(super) fn find<'a>(
+        &'a self,
+        stream: &'a UnixStream,
         request: &FindRequest,
-    ) -> Result<Option<(FindAnswer, SpooledTempFile)>, String> {
+    ) -> Result<Option<(FindAnswer, AnswerFile<'a>)>, String> {
         let path = |path: &crate::protocol::WirePath| path.bytes().ok_or("a path is no path".to_owned());
-        let cwd = PathBuf::from(std::ffi::OsString::from_vec(path(&request.cwd)?));
         let args = request.args.iter().map(path).collect::<Result<Vec<_>, _>>()?;
+        let files = request.files.iter().map(|file| Ok((path(&file.path)?, file.attributes())));
+        let files = files.collect::<Result<HashMap<_, _>, String>>()?;
         let lstat = |path: &[u8]| {
-            let path = cwd.join(OsStr::from_bytes(path));
-            Ok(FileAttributes::from(&path.symlink_metadata()?))
+            let unknown = || io::Error::other("the request does not have its attributes");
+            files.get(path).copied().ok_or_else(unknown)
         };
-        let zone = request.zone.as_deref().filter(|zone| !zone.is_empty());
-        let zone = zone.and_then(|zone| TimeZone::get(zone.trim_start_matches(':')).ok());
-        let zone = zone.unwrap_or_else(TimeZone::system);
+        let zone = zone_of(request)?;
         let context = FindContext { zone, lstat: &lstat, ..FindContext::of_this_process() };
         let expression = Expression::parse_in(&args, &context).map_err(|error| error.to_string())?;
         if let Some(word) = expression.needs_atime() {
             return Err(format!("{word} needs the time of the last read, which an index does not know"));
         }
         let mut messages = expression.warnings().to_vec();
-        let starts = self.starts(&cwd, expression.starting_points(), &mut messages)?;
+        let places = request.starts.iter().map(|start| start.as_ref().map(path).transpose());
+        let places = places.collect::<Result<Vec<_>, _>>()?;
+        let starts = self.starts(expression.starting_points(), &places, &mut messages)?;
         let mut failed = messages.len() > expression.warnings().len();
         let mut warning = None;
-        let out = BufWriter::new(SpooledTempFile::new(IN_MEMORY));
+        let out = BufWriter::new(AnswerFile::new(stream, Bounds::USUAL, &self.kept));
         let mut printer = if request.json {
             Printer::Json(JsonPrinter::new(out, &expression)?)
         } else {
@@ -102,7 +88,8 @@ impl IndexServer {
                     return Ok(None);
                 }
             }
-            let outcome = tree.find(&expression, &start, printer.sink())?;
+            let mut sink = PatientSink::new(printer.sink(), stream, Bounds::USUAL);
+            let outcome = tree.find(&expression, &start, &mut sink)?;
             warning = outcome.unchecked.map(|written| unchecked(tree.path(), written)).or(warning);
             if !outcome.exists {
                 messages.push(no_such(&start.written));
@@ -121,32 +108,49 @@ impl IndexServer {
         let (unreadable, out) = printer.end();
         failed |= unreadable > 0;
         let mut file = out.into_inner().map_err(|error| said(error.into_error()))?;
-        let bytes = file.stream_position().map_err(said)?;
-        file.rewind().map_err(said)?;
+        let bytes = file.finish().map_err(said)?;
         Ok(Some((FindAnswer { bytes, failed, messages, warning }, file)))
     }
 
     /// The starting points in their trees. Those that do not exist have a message.
     fn starts(
         &self,
-        cwd: &Path,
         written: &[Vec<u8>],
+        places: &[Option<Vec<u8>>],
         messages: &mut Vec<String>,
     ) -> Result<Vec<Start>, String> {
+        if written.len() != places.len() {
+            return Err("the request does not have the places of its starting points: use a client of the \
+                        server's version"
+                .into());
+        }
         let mut starts = Vec::new();
-        for written in written {
-            let Ok(path) = resolved(cwd, written) else {
-                messages.push(no_such(written));
-                continue;
-            };
-            match self.tree_of(path.as_os_str().as_bytes()) {
-                Ok((tree, below)) => starts.push((tree, FindStart { written: written.clone(), below })),
+        for (written, place) in written.iter().zip(places) {
+            match place {
+                Some(path) => {
+                    let (tree, below) = self.tree_of(path)?;
+                    starts.push((tree, FindStart { written: written.clone(), below }));
+                }
                 // As find, which goes on with the others.
-                Err(_) if path.symlink_metadata().is_err() => messages.push(no_such(written)),
-                Err(why) => return Err(why),
+                None => messages.push(no_such(written)),
             }
         }
         Ok(starts)
+    }
+}
+
+/// The client's time zone: as tzset(3) has it, but an unknown one is refused.
+fn zone_of(request: &FindRequest) -> Result<TimeZone, String> {
+    if let Some(file) = &request.zone_file {
+        let zone = of_hex(file).and_then(|bytes| TimeZone::tzif("", &bytes).ok());
+        return zone.ok_or_else(|| "the file that TZ names is not that of a time zone".into());
+    }
+    match request.zone.as_deref() {
+        None => Ok(TimeZone::system()),
+        Some("") => Ok(TimeZone::UTC),
+        Some(zone) => TimeZone::get(zone).or_else(|_| TimeZone::posix(zone)).map_err(|_| {
+            format!("the time zone {zone:?} (TZ) is not known: give one such as Europe/Paris or CET-1CEST,M3.5.0,M10.5.0/3")
+        }),
     }
 }
 
@@ -163,7 +167,7 @@ fn no_such(path: &[u8]) -> String {
 }
 
 /// Sends the answer behind its first line.
-pub(super) fn send(stream: &UnixStream, mut file: SpooledTempFile, bytes: u64) -> io::Result<()> {
+pub(super) fn send(stream: &UnixStream, mut file: AnswerFile<'_>, bytes: u64) -> io::Result<()> {
     let sent = io::copy(&mut Read::by_ref(&mut file).take(bytes), &mut &*stream)?;
     (&mut &*stream).flush()?;
     if sent == bytes { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }

@@ -10,17 +10,19 @@
 //!
 //! Each tree has a snapshot, if a directory for that is given; it stays the server's when the tree is begun anew.
 
+mod answer;
+mod connections;
 mod find;
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::io::{BufWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -28,13 +30,13 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, Mode, Timespec, flock};
 
+use self::connections::request;
+pub(crate) use self::connections::{Connections, accept, is_of_master};
 use crate::clock::ChangeClock;
-use crate::protocol::{Failure, IndexRequest, LONGEST, Moment, ShownChange, ShownTree, TreeList, WirePath};
+use crate::protocol::{Failure, IndexRequest, Moment, ShownChange, ShownTree, TreeList, WirePath};
 use crate::snapshot::{SnapshotDir, SnapshotFile};
 use crate::tree::{IndexPhase, IndexedTree, TreeLimits};
 
-/// Connections at a time; further ones are refused with a sentence.
-const CONNECTIONS: usize = 256;
 /// How long a client may take for its request, and for each part of the answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How often a waiting connection is looked at: its client may have gone.
@@ -52,9 +54,11 @@ const LIST: usize = 2;
 pub struct IndexServer {
     trees: Vec<ServedTree>,
     limits: TreeLimits,
-    connections: Arc<AtomicUsize>,
+    connections: Arc<Connections>,
     /// Questions so far, in the order of [`KINDS`].
     queries: [AtomicU64; KINDS.len()],
+    /// Bytes of the answers that are kept.
+    kept: AtomicU64,
     stop: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -64,21 +68,31 @@ struct ServedTree {
     tree: Mutex<Arc<IndexedTree>>,
 }
 
-/// A bound socket that no other server has. Dropping it removes the socket.
+/// A bound socket that no other server has. Dropping it closes it.
 pub struct IndexSocket {
     listener: UnixListener,
     path: PathBuf,
-    _lock: File,
+    lock: File,
+    closed: AtomicBool,
 }
 
 impl Drop for IndexSocket {
     fn drop(&mut self) {
-        // Before the lock is given up.
-        let _ = std::fs::remove_file(&self.path);
+        self.close();
     }
 }
 
 impl IndexSocket {
+    /// Removes the socket, and lets another server have its path. To be called before the process ends: when the end of
+    /// a connection tells a client that the server has ended, the system may still hold the lock.
+    pub fn close(&self) {
+        if !self.closed.swap(true, Relaxed) {
+            // Before the lock is given up.
+            let _ = std::fs::remove_file(&self.path);
+            let _ = flock(&self.lock, FlockOperation::Unlock);
+        }
+    }
+
     /// Binds the socket, with these permissions. Its directory is made if it is missing.
     ///
     /// # Errors
@@ -95,9 +109,15 @@ impl IndexSocket {
             File::options().create(true).write(true).truncate(false).mode(0o600).open(&name).map_err(said)?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| format!("a server listens at {shown} already; end it with: uvfs index --stop"))?;
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(said(error)),
-            _ => {}
+        match path.symlink_metadata() {
+            Ok(there) if there.file_type().is_socket() => std::fs::remove_file(path).map_err(said)?,
+            Ok(_) => {
+                return Err(format!(
+                    "cannot listen at {shown}: it exists, and is no socket; give another path"
+                ));
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(said(error)),
         }
         // Nobody can connect before the socket has its mode.
         let before = rustix::process::umask(Mode::from_raw_mode(0o777));
@@ -105,7 +125,7 @@ impl IndexSocket {
         rustix::process::umask(before);
         let listener = listener.map_err(said)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(said)?;
-        Ok(Self { listener, path: path.to_owned(), _lock: lock })
+        Ok(Self { listener, path: path.to_owned(), lock, closed: AtomicBool::new(false) })
     }
 }
 
@@ -137,7 +157,8 @@ impl IndexServer {
             trees.push(ServedTree { path, snapshot, tree: Mutex::new(Arc::new(tree)) });
         }
         let queries = Default::default();
-        Ok(Self { trees, limits, connections: Arc::default(), queries, stop: Box::new(stop) })
+        let (connections, kept) = Default::default();
+        Ok(Self { trees, limits, connections, queries, kept, stop: Box::new(stop) })
     }
 
     /// The trees as they are now, in the order of the command line.
@@ -162,9 +183,11 @@ impl IndexServer {
         }
     }
 
-    /// Writes the snapshots of the trees that have changed, at the end of the server.
+    /// Writes the snapshots of the trees that have changed, at the end of the server. None is written afterwards:
+    /// another server may use them.
     pub fn save_all(&self) {
         self.save(true);
+        self.trees.iter().filter_map(|served| served.snapshot.as_ref()).for_each(|snapshot| snapshot.close());
     }
 
     fn save(&self, at_end: bool) {
@@ -186,15 +209,15 @@ impl IndexServer {
     }
 
     fn answer(&self, stream: &UnixStream) -> std::io::Result<()> {
-        stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        let mut line = String::new();
-        BufReader::new(stream.take(LONGEST)).read_line(&mut line)?;
-        match serde_json::from_str(&line) {
+        match serde_json::from_slice(&request(stream, PATIENCE)?) {
             Err(error) => say(stream, &failure(format!("this is no request: {error}"))),
             Ok(IndexRequest::List) => {
                 self.counts(LIST);
                 say(stream, &self.list())
+            }
+            Ok(IndexRequest::Stop) if !is_of_master(stream) => {
+                say(stream, &failure("only root and the index's own user may end it".into()))
             }
             Ok(IndexRequest::Stop) => {
                 (self.stop)();
@@ -323,36 +346,6 @@ fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
-/// Accepts connections for ever, and serves each in a thread.
-pub(crate) fn accept(
-    socket: &IndexSocket,
-    connections: &Arc<AtomicUsize>,
-    answer: impl Fn(&UnixStream) + Clone + Send + 'static,
-) -> std::io::Error {
-    loop {
-        let stream = match socket.listener.accept() {
-            Ok((stream, _)) => stream,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-            Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => continue,
-            Err(error) => return error,
-        };
-        if connections.fetch_add(1, Relaxed) >= CONNECTIONS {
-            let _ = say(&stream, &failure("the server has too many connections".into()));
-            connections.fetch_sub(1, Relaxed);
-            continue;
-        }
-        let (answer, counted) = (answer.clone(), Arc::clone(connections));
-        let thread = thread::Builder::new().name("uvfs-client".into());
-        let spawned = thread.spawn(move || {
-            answer(&stream);
-            counted.fetch_sub(1, Relaxed);
-        });
-        if spawned.is_err() {
-            connections.fetch_sub(1, Relaxed);
-        }
-    }
-}
-
 fn failure(error: String) -> Failure {
     Failure { error }
 }
@@ -368,9 +361,45 @@ fn say(stream: &UnixStream, what: &impl serde::Serialize) -> std::io::Result<()>
     (&mut &*stream).write_all(&line)
 }
 
-/// Whether the other side has closed the connection.
+/// Whether the other side has closed the connection. One that only sends nothing more still reads.
 fn has_gone(stream: &UnixStream) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::RDHUP)];
+    // HUP comes unasked.
+    let mut fds = [PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_socket_is_another_servers_at_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("sock");
+        let old = IndexSocket::bind(&path, 0o600).expect("a socket");
+        let why = IndexSocket::bind(&path, 0o600).err().expect("a refusal");
+        assert!(why.starts_with("a server listens at "), "{why}");
+        old.close();
+        assert!(!path.exists());
+        let new = IndexSocket::bind(&path, 0o600).expect("a socket");
+        drop(old);
+        assert!(path.exists());
+        drop(new);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn only_a_socket_gives_way_to_a_socket() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("sock");
+        std::fs::write(&path, "text").expect("a file");
+        let why = IndexSocket::bind(&path, 0o600).err().expect("a refusal");
+        assert!(why.ends_with("it exists, and is no socket; give another path"), "{why}");
+        assert_eq!(std::fs::read(&path).expect("the file"), b"text");
+        std::fs::remove_file(&path).expect("the file");
+        // A server that was killed leaves its own.
+        drop(UnixListener::bind(&path).expect("a socket"));
+        assert!(path.exists() && IndexSocket::bind(&path, 0o600).is_ok());
+    }
 }

@@ -86,16 +86,16 @@ pub struct SnapshotDir {
     path: PathBuf,
 }
 
-/// The snapshot of one tree. While this lives, no other server uses it.
+/// The snapshot of one tree. Until it is closed, no other server uses it.
 #[derive(Debug)]
 pub struct SnapshotFile {
     dir: OwnedFd,
     /// The snapshot, the one being written.
     names: [String; 2],
     path: PathBuf,
-    /// Held while one is written.
-    writing: Mutex<()>,
-    _lock: OwnedFd,
+    /// Held while one is written. Whether it is closed.
+    closed: Mutex<bool>,
+    lock: OwnedFd,
 }
 
 /// The names of a snapshot.
@@ -161,7 +161,7 @@ impl SnapshotDir {
         })?;
         let dir = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0).map_err(said)?;
         let names = [name.clone(), format!("{name}.new")];
-        Ok(SnapshotFile { dir, names, path: shown, writing: Mutex::new(()), _lock: lock })
+        Ok(SnapshotFile { dir, names, path: shown, closed: Mutex::new(false), lock })
     }
 }
 
@@ -187,6 +187,12 @@ impl SnapshotFile {
         &self.path
     }
 
+    /// Lets another server use it; none is written any more.
+    pub(crate) fn close(&self) {
+        *self.closed.lock() = true;
+        let _ = flock(&self.lock, FlockOperation::Unlock);
+    }
+
     /// Writes a snapshot in the place of the former one. `dump` passes the blocks to its argument.
     pub(crate) fn write(
         &self,
@@ -195,7 +201,10 @@ impl SnapshotFile {
         names: u64,
         dump: impl FnOnce(&mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<crate::table::Dumped>,
     ) -> Result<(), String> {
-        let _one = self.writing.lock();
+        let closed = self.closed.lock();
+        if *closed {
+            return Err(format!("the snapshot {} cannot be written: the server ends", self.path.display()));
+        }
         let [name, new] = &self.names;
         // One that a server left when it was killed.
         let _ = unlinkat(&self.dir, new, AtFlags::empty());

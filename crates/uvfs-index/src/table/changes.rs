@@ -5,6 +5,8 @@
 //! all below it may be different (*whole*). At the bound, the oldest changes are dropped and the *floor* rises: a
 //! question about a moment before it gets everything.
 //!
+//! The names of a file with many get their new places once in a batch of reports, however many are about the file.
+//!
 //! An answer costs the changes since the question's tick, each with its depth. It does not depend on the tree's size.
 
 use super::{NONE, NameTable};
@@ -32,6 +34,10 @@ pub(super) enum Touch {
         whole: bool,
     },
 }
+
+/// Names of a file that get new places at each change of it. A file with more would cost all of them for each report, and
+/// a new name of it is a report, too.
+const FEW_NAMES: usize = 16;
 
 /// Changes that are kept however small the tree is.
 const LEAST: usize = 65_536;
@@ -95,13 +101,54 @@ impl NameTable {
         }
     }
 
-    /// Gives all names of a file the newest places.
+    /// Gives all names of a file the newest places; those of a file with many names at the end of the batch.
     pub(super) fn touch_file(&mut self, file: u32) {
-        let mut at = self.files[file as usize].names;
+        if self.has_many_names(file) {
+            return self.touch_later(file, false);
+        }
+        self.touch_names(file);
+    }
+
+    fn touch_names(&mut self, file: u32) -> usize {
+        let (mut at, mut count) = (self.files[file as usize].names, 0);
         while at != NONE {
             self.touch(at, Touch::Changed);
             at = self.names[at as usize].next_link;
+            count += 1;
         }
+        count
+    }
+
+    /// Whether a change of the file is too much work to be done for each report.
+    pub(super) fn has_many_names(&self, file: u32) -> bool {
+        self.links_of(file).nth(FEW_NAMES).is_some()
+    }
+
+    /// Notes a file for the end of the batch. `count`: its names are to be counted, too.
+    pub(super) fn touch_later(&mut self, file: u32, count: bool) {
+        let generation = self.files[file as usize].generation;
+        *self.touched.entry((file, generation)).or_default() |= count;
+    }
+
+    /// Ends a batch of reports: [`NameTable::purge`], and places for the names of files with many. Returns the files
+    /// of which more names are known than they have, among those that [`NameTable::put`] has not counted.
+    ///
+    /// The names get later places than their change. That is right: no question is told that the reports are done
+    /// before this call, and one that is answered earlier has an earlier clock.
+    pub(crate) fn end_batch(&mut self) -> Vec<u32> {
+        self.purge();
+        let mut surplus = Vec::new();
+        for ((file, generation), count) in std::mem::take(&mut self.touched) {
+            let record = &self.files[file as usize];
+            if record.generation != generation || record.free {
+                continue;
+            }
+            let most = record.nlink as usize;
+            if self.touch_names(file) > most && count {
+                surplus.push(file);
+            }
+        }
+        surplus
     }
 
     /// All names at or below `below` that changed since a tick, the oldest change first, and directories above it that

@@ -22,7 +22,7 @@ mod tests;
 mod text;
 pub(crate) mod watched;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
@@ -51,7 +51,8 @@ pub(crate) struct Put {
     pub(crate) file: u32,
     /// A directory whose content has not been read: it must be.
     pub(crate) new_dir: bool,
-    /// More names are known than the file has: one at least is out of date. Never set by a scan.
+    /// More names are known than the file has: one at least is out of date. Never set by a scan, nor for a file with many
+    /// names, which are counted at the end of the batch.
     pub(crate) surplus: bool,
 }
 
@@ -81,6 +82,8 @@ pub(crate) struct NameTable {
     /// Files without a name, with their generations.
     limbo: Vec<(u32, u32)>,
     changes: BTreeMap<u64, Change>,
+    /// Files with many names that have changed in this batch, with their generations, and whether to count their names.
+    touched: HashMap<(u32, u32), bool, RandomState>,
     vanished: Option<watched::VanishedNames>,
     /// The last tick given.
     tick: u64,
@@ -112,6 +115,7 @@ impl NameTable {
             free_dirs: Vec::new(),
             limbo: Vec::new(),
             changes: BTreeMap::new(),
+            touched: HashMap::default(),
             vanished: None,
             tick: 0,
             floor: 0,
@@ -366,7 +370,11 @@ impl NameTable {
         }
         // The scan takes no notice, and would count the names of a file again for each of them.
         let counts = note == Note::Tick && !foreign && !facts.is_dir();
-        let surplus = counts && self.links_of(file).nth(facts.nlink as usize).is_some();
+        let many = counts && self.has_many_names(file);
+        if many {
+            self.touch_later(file, true);
+        }
+        let surplus = counts && !many && self.links_of(file).nth(facts.nlink as usize).is_some();
         Ok(Put { file, new_dir: self.is_unread(file), surplus })
     }
 

@@ -97,7 +97,7 @@ pub(super) struct FileRecord {
     ctime: i64,
     mtime_nsec: u32,
     ctime_nsec: u32,
-    nlink: u32,
+    pub(super) nlink: u32,
     uid: u32,
     gid: u32,
     /// The first of its names; the next free record if this one is free.

@@ -269,3 +269,35 @@ fn a_report_of_a_directorys_name_stands_for_all_below_it() {
     table.file(ROOT, "f", 3, 1);
     assert_eq!(table.since(before), [change(Changed, "d", None, true), change(Changed, "f", None, false)]);
 }
+
+/// Otherwise each of n new names of a file costs n steps, and a few thousand stop the index.
+#[test]
+fn a_file_with_many_names_costs_its_names_once_in_a_batch() {
+    const NAMES: u32 = 100;
+    let mut table = table();
+    for nth in 0..NAMES {
+        assert!(!table.file(ROOT, &format!("f{nth}"), 2, nth + 1).surplus);
+    }
+    assert!(table.end_batch().is_empty());
+    let before = table.tick();
+    for _ in 0..NAMES {
+        assert!(table.refresh(&facts(2, FILE, NAMES)));
+        table.file(ROOT, "f7", 2, NAMES);
+    }
+    assert_eq!(table.tick(), before);
+    assert!(table.end_batch().is_empty());
+    assert_eq!((table.tick() - before, table.since(before).len()), (NAMES.into(), NAMES as usize));
+    assert!(table.since(before).iter().all(|(kind, ..)| *kind == Changed));
+    // One of them leads elsewhere by now.
+    table.file(ROOT, "new", 2, NAMES);
+    assert_eq!(table.end_batch().len(), 1);
+    // The file is another one at the end of the batch.
+    table.refresh(&facts(2, FILE, NAMES));
+    table.file(ROOT, "other", 2, 1);
+    for nth in 0..NAMES {
+        table.gone(ROOT, format!("f{nth}").as_bytes()).expect("room");
+    }
+    table.gone(ROOT, b"new").expect("room");
+    assert!(table.end_batch().is_empty());
+    assert_eq!(table.paths(), ["", "/other"]);
+}

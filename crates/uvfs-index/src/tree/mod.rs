@@ -412,7 +412,7 @@ impl IndexedTree {
             }
         };
         let (seen, warning) = match self.cover_above(below, true) {
-            Ok(None) => (true, warning),
+            Ok(None) => (true, self.cover_inside(below).or(warning)),
             Ok(Some(cover)) => (false, Some(format!("{}: {ELSEWHERE}", String::from_utf8_lossy(&cover)))),
             Err(why) => (false, Some(why)),
         };
@@ -433,6 +433,16 @@ impl IndexedTree {
                 .is_some_and(|rest| rest.first().map_or(whole, |byte| *byte == b'/'))
         });
         Ok(above.map(|(cover, _)| cover.clone()))
+    }
+
+    /// The warning about a name below a path that another mount covers.
+    fn cover_inside(&self, below: &[u8]) -> Option<String> {
+        let covers = self.shared.host.covers().ok()?;
+        let is_inside = |cover: &[u8]| {
+            below.is_empty() || cover.strip_prefix(below).is_some_and(|rest| rest.starts_with(b"/"))
+        };
+        let (cover, _) = covers.iter().find(|(cover, _)| is_inside(cover))?;
+        Some(format!("{}: {ELSEWHERE}", String::from_utf8_lossy(cover)))
     }
 
     /// Waits for a change after a moment, at most for `patience`. Returns whether the table has moved.

@@ -156,6 +156,7 @@ fn what_a_mount_covers_is_not_shown() {
         tree.changed_since(Some(clock), b"d/m o"),
         tree.changed_since(Some(clock), b"d/m o/x"),
         tree.changed_since(Some(clock), b"d/m"),
+        tree.changed_since(Some(clock), b"d"),
     );
     unmount(at("d/m o"), UnmountFlags::DETACH).expect("unmount");
     let covered = vec![b"d/m o".to_vec()];
@@ -169,6 +170,8 @@ fn what_a_mount_covers_is_not_shown() {
         assert!(unseen.warning.is_some_and(|warning| warning.starts_with("d/m o: another file system")));
     }
     assert_eq!((seen.7.changes, seen.7.warning), (Some(Vec::new()), None));
+    let warned = seen.8.warning.is_some_and(|warning| warning.starts_with("d/m o: another file system"));
+    assert!(warned && seen.8.changes == Some(Vec::new()));
     // The mount has gone, and the index is told so.
     assert_eq!(find(&[], "d").0, "d\nd/m o\nd/m o/below\n");
 }

@@ -71,6 +71,10 @@ impl Shared {
                     // A tree that is lost stays so: the table is not right any more.
                     if !self.is_lost() {
                         outcome = self.look_at(&reports, &mut last);
+                        let surplus = self.content.write().table.end_batch();
+                        let mut surplus = surplus.into_iter();
+                        outcome =
+                            outcome.and_then(|()| surplus.try_for_each(|file| self.look_at_links(file)));
                         self.content.write().table.purge();
                     }
                 }

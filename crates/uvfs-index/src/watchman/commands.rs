@@ -100,7 +100,7 @@ impl Connection<'_> {
             "list-capabilities" => Ok(list_capabilities()),
             "get-config" => Ok(answer([("config", self.root(request)?.watched.config.clone())])),
             "watch" => {
-                let root = self.server.watch(text(request, 1, "a path")?)?;
+                let root = self.server.watch(text(request, 1, "a path")?, self.asker)?;
                 Ok(answer([("watch", root[..].into()), ("watcher", "uvfs".into())]))
             }
             "watch-project" => self.watch_project(request),
@@ -152,13 +152,13 @@ impl Connection<'_> {
     }
 
     fn root(&self, request: &[Value]) -> Result<Root, String> {
-        self.server.watched(text(request, 1, "a path")?)
+        self.server.watched(text(request, 1, "a path")?, self.asker)
     }
 
     fn roots(&self) -> Vec<Value> {
         let mut roots: Vec<Vec<u8>> = self.server.known.lock().roots.keys().cloned().collect();
         // Those that are gone are found out now.
-        roots.retain(|root| self.server.watched(root).is_ok());
+        roots.retain(|root| self.server.watched(root, self.asker).is_ok());
         roots.sort_unstable();
         roots.into_iter().map(Value::Text).collect()
     }
@@ -194,7 +194,7 @@ impl Connection<'_> {
     }
 
     fn watch_project(&self, request: &[Value]) -> Result<Answer, String> {
-        let (root, below) = self.server.watch_project(text(request, 1, "a path")?)?;
+        let (root, below) = self.server.watch_project(text(request, 1, "a path")?, self.asker)?;
         let mut answer = answer([("watch", root[..].into()), ("watcher", "uvfs".into())]);
         if !below.is_empty() {
             answer.entries.push(("relative_path", below[..].into()));

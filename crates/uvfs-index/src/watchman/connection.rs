@@ -11,8 +11,10 @@ use rustix::fs::Timespec;
 use rustix::io::Errno;
 
 use super::WatchmanServer;
+use super::roots::Asker;
 use super::subscriptions::{Inbox, StateEvent, Subscription};
 use super::wire::{Answer, Encoding, Unread};
+use crate::server::is_of_master;
 
 /// How long a client may take to read a part of an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -25,6 +27,7 @@ const CHUNK: usize = 64 << 10;
 pub(super) struct Connection<'a> {
     pub(super) server: &'a Arc<WatchmanServer>,
     stream: &'a UnixStream,
+    pub(super) asker: Asker,
     pub(super) session: u64,
     /// That of the last request.
     pub(super) encoding: Encoding,
@@ -49,7 +52,7 @@ impl Drop for Connection<'_> {
         for state in own {
             let state: super::AssertedState = state;
             // What changed while it was entered belongs to it.
-            let clock = self.server.watched(&state.root).ok().map(|root| {
+            let clock = self.server.watched(&state.root, self.asker).ok().map(|root| {
                 root.tree.settle_until(Instant::now() + LAST_LOOK);
                 root.tree.figures().clock
             });
@@ -71,6 +74,7 @@ impl<'a> Connection<'a> {
         Ok(Self {
             server,
             stream,
+            asker: if is_of_master(stream) { Asker::Master } else { Asker::Other },
             session,
             encoding: Encoding::Json,
             unread: Unread::default(),

@@ -44,7 +44,7 @@ pub use client::{watchman_command, watchman_socket};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ use self::connection::Connection;
 use self::roots::Watched;
 use self::subscriptions::{Inbox, StateEvent};
 use crate::clock::ChangeClock;
-use crate::server::{IndexServer, IndexSocket, accept};
+use crate::server::{Connections, IndexServer, IndexSocket, accept};
 use crate::tree::IndexPhase;
 
 /// The version whose protocol is spoken: clients compare it, and print it.
@@ -74,7 +74,7 @@ const LOOK: Duration = Duration::from_secs(1);
 pub struct WatchmanServer {
     index: Arc<IndexServer>,
     socket: PathBuf,
-    connections: Arc<AtomicUsize>,
+    connections: Arc<Connections>,
     sessions: AtomicU64,
     /// The threads that ring have been started.
     rings: AtomicBool,

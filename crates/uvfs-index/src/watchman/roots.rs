@@ -11,17 +11,21 @@ use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use std::{ffi::OsStr, io};
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 
 use super::WatchmanServer;
 use super::run::{VCS, below};
 use super::value::{Value, object};
+use crate::table::NameTable;
 use crate::tree::IndexedTree;
 
 /// Roots of a server.
 const MOST: usize = 1024;
+/// How long a directory that is looked for in a tree may take to come into it.
+const SETTLE: Duration = Duration::from_secs(5);
 /// Bytes of a `.watchmanconfig`.
 const CONFIG: u64 = 64 << 10;
 /// Names that make a directory the root of a project.
@@ -90,7 +94,8 @@ impl Watched {
 /// The text of a file; not of one that a link leads to, nor of a pipe.
 fn text_of(path: &Path) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = File::from(openat(CWD, path, flags, Mode::empty())?);
+    // The directory's path has no symbolic link, unless somebody has just put one there.
+    let file = File::from(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?);
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is no file"));
     }
@@ -103,28 +108,51 @@ pub(super) fn shown(path: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
 }
 
-/// A directory as the host has it.
-///
-/// # Errors
-/// A sentence.
-fn canonical(path: &[u8]) -> Result<PathBuf, String> {
-    let given = Path::new(OsStr::from_bytes(path));
-    let failed = |why: &str| format!("unable to resolve root {}: {why}", shown(path));
-    if !given.is_absolute() {
-        return Err(failed("path must be absolute"));
-    }
-    let found =
-        given.canonicalize().map_err(|error| failed(&format!("directory {}: {error}", shown(path))))?;
-    if found.is_dir() { Ok(found) } else { Err(failed("it is not a directory")) }
+/// Whose paths are looked at on the host. The server has other permissions than its clients, so the paths of others are
+/// looked for in the trees alone: an answer would tell them what exists elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asker {
+    /// Root, or the server's own user.
+    Master,
+    /// Another user.
+    Other,
 }
 
 impl WatchmanServer {
+    /// A directory as the host has it, or as the trees have it.
+    ///
+    /// # Errors
+    /// A sentence.
+    fn canonical(&self, path: &[u8], asker: Asker) -> Result<PathBuf, String> {
+        let given = Path::new(OsStr::from_bytes(path));
+        let failed = |why: &str| format!("unable to resolve root {}: {why}", shown(path));
+        if !given.is_absolute() {
+            return Err(failed("path must be absolute"));
+        }
+        if asker == Asker::Other {
+            // Without dots and doubled slashes.
+            let plain: PathBuf = given.components().collect();
+            let (tree, below) =
+                self.index.tree_of(plain.as_os_str().as_bytes()).map_err(|why| failed(&why))?;
+            tree.settle_until(Instant::now() + SETTLE);
+            let is_dir =
+                |table: &NameTable| table.walk(&below).is_some_and(|file| table.facts(file).is_dir());
+            return match tree.look(|table, _, _| is_dir(table)).map_err(|why| failed(&why))? {
+                true => Ok(plain),
+                false => Err(failed("it is not a directory of the index, or a symbolic link is in its path")),
+            };
+        }
+        let found =
+            given.canonicalize().map_err(|error| failed(&format!("directory {}: {error}", shown(path))))?;
+        if found.is_dir() { Ok(found) } else { Err(failed("it is not a directory")) }
+    }
+
     /// A root that is watched.
     ///
     /// # Errors
     /// A sentence. Clients look for its words, and then ask for the root to be watched.
-    pub(super) fn watched(&self, path: &[u8]) -> Result<Root, String> {
-        let found = canonical(path);
+    pub(super) fn watched(&self, path: &[u8], asker: Asker) -> Result<Root, String> {
+        let found = self.canonical(path, asker);
         let known = found.as_ref().map_or(path, |found| found.as_os_str().as_bytes());
         let Some(watched) = self.known.lock().roots.get(known).cloned() else {
             let shown = shown(path);
@@ -146,8 +174,8 @@ impl WatchmanServer {
     ///
     /// # Errors
     /// A sentence.
-    pub(super) fn watch(&self, path: &[u8]) -> Result<Vec<u8>, String> {
-        let found = canonical(path)?;
+    pub(super) fn watch(&self, path: &[u8], asker: Asker) -> Result<Vec<u8>, String> {
+        let found = self.canonical(path, asker)?;
         let bytes = found.as_os_str().as_bytes();
         let failed = |why: String| format!("unable to resolve root {}: {why}", shown(path));
         let outside = |why| format!("{why}; start it with this directory, or one above: uvfs index DIR");
@@ -167,8 +195,8 @@ impl WatchmanServer {
     ///
     /// # Errors
     /// A sentence.
-    pub(super) fn watch_project(&self, path: &[u8]) -> Result<(Vec<u8>, Vec<u8>), String> {
-        let found = canonical(path)?;
+    pub(super) fn watch_project(&self, path: &[u8], asker: Asker) -> Result<(Vec<u8>, Vec<u8>), String> {
+        let found = self.canonical(path, asker)?;
         let above = found.ancestors().map(Path::to_owned).collect::<Vec<_>>();
         let inside: Vec<&PathBuf> =
             above.iter().take_while(|dir| self.index.tree_of(dir.as_os_str().as_bytes()).is_ok()).collect();
@@ -184,7 +212,7 @@ impl WatchmanServer {
         };
         let project =
             watched.or_else(|| marked(&[".watchmanconfig"])).or_else(|| marked(&MARKS)).unwrap_or(&found);
-        let root = self.watch(project.as_os_str().as_bytes())?;
+        let root = self.watch(project.as_os_str().as_bytes(), asker)?;
         let rest = below(found.as_os_str().as_bytes(), if root == b"/" { b"" } else { &root });
         let rest = rest.map(|rest| rest.strip_prefix(b"/").unwrap_or(rest)).unwrap_or_default();
         Ok((root, rest.to_vec()))

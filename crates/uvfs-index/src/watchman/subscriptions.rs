@@ -166,7 +166,7 @@ impl Connection<'_> {
         if !now && subscription.defers() {
             return Ok(Asked::Deferred);
         }
-        let root = match self.server.watched(&subscription.root) {
+        let root = match self.server.watched(&subscription.root, self.asker) {
             Ok(root) => root,
             Err(why) => return self.cancel(nth, why),
         };
