@@ -172,7 +172,7 @@ pub struct LogFlags {
 }
 
 impl LogFlags {
-    /// For [`log::start`](crate::log::start).
+    /// For [`log::start`].
     pub fn wishes(&self) -> log::Wishes<'_> {
         log::Wishes { verbose: self.verbose, file: self.log_file.as_deref() }
     }
