@@ -184,7 +184,7 @@ impl NameTable {
         }
     }
 
-    /// The name leads nowhere any more. If it was the file's last, the file is in limbo.
+    /// The name leads nowhere any more. If it was the file's last, the file is nameless.
     pub(super) fn kill(&mut self, at: u32, note: Note) {
         let NameRecord { file, parent, .. } = self.names[at as usize];
         if parent == NONE {
@@ -199,7 +199,7 @@ impl NameTable {
         let old = &self.files[file as usize];
         let (generation, was_dir, was_type) = (old.generation, old.dir != NONE, (old.mode >> 12) as u8);
         if old.names == NONE {
-            self.limbo.push((file, generation));
+            self.nameless.push((file, generation));
         }
         if note == Note::Silent {
             self.remove_name(at);
@@ -240,7 +240,7 @@ impl NameTable {
                 self.unlink(at);
                 let record = &self.files[old as usize];
                 if record.names == NONE {
-                    self.limbo.push((old, record.generation));
+                    self.nameless.push((old, record.generation));
                 }
                 (at, record.dir != NONE, false)
             }

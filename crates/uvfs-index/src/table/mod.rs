@@ -5,7 +5,7 @@
 //! [`changes`] lists the names by the tick of their last change, so an answer costs only what changed. Names that
 //! have not changed since the scan have tick 0 and are in no list.
 //!
-//! A file that loses its last name stays *in limbo* until [`NameTable::purge`]: it may just have been renamed. Its
+//! A file that loses its last name stays *nameless* until [`NameTable::purge`]: it may just have been renamed. Its
 //! directory content then comes back with one step, whatever its size.
 //!
 //! One thread changes the table (the tree's worker); readers and it share a lock outside. Nothing here makes a
@@ -80,7 +80,7 @@ pub(crate) struct NameTable {
     free_file: u32,
     free_dirs: Vec<u32>,
     /// Files without a name, with their generations.
-    limbo: Vec<(u32, u32)>,
+    nameless: Vec<(u32, u32)>,
     changes: BTreeMap<u64, Change>,
     /// Files with many names that have changed in this batch, with their generations, and whether to count their names.
     touched: HashMap<(u32, u32), bool, RandomState>,
@@ -113,7 +113,7 @@ impl NameTable {
             free_name: NONE,
             free_file: NONE,
             free_dirs: Vec::new(),
-            limbo: Vec::new(),
+            nameless: Vec::new(),
             changes: BTreeMap::new(),
             touched: HashMap::default(),
             vanished: None,
@@ -151,7 +151,7 @@ impl NameTable {
             + self.files.len() * size_of::<FileRecord>()
             + self.dirs.len() * size_of::<DirRecord>()
             + self.free_dirs.capacity() * 4
-            + self.limbo.capacity() * 8;
+            + self.nameless.capacity() * 8;
         // A directory's handle is an allocation of its own. A B-tree's nodes are two thirds full.
         let apart = self.dirs.len() * 32 + self.changes.len() * 48;
         let hashes = [&self.by_name, &self.by_ino, &self.by_handle];
@@ -233,7 +233,7 @@ impl NameTable {
         })
     }
 
-    /// The path of a name below the root, without a slash in front; nothing if a directory above it is in limbo.
+    /// The path of a name below the root, without a slash in front; nothing if a directory above it is nameless.
     fn path(&self, name: u32) -> Option<Vec<u8>> {
         let mut parts = Vec::new();
         let (mut at, mut len) = (name, 0);
@@ -255,7 +255,7 @@ impl NameTable {
         Some(path)
     }
 
-    /// The path of a name in a directory; nothing if a directory above it is in limbo.
+    /// The path of a name in a directory; nothing if a directory above it is nameless.
     pub(crate) fn path_in(&self, dir: u32, name: &[u8]) -> Option<Vec<u8>> {
         let above = self.files.get(dir as usize)?.names;
         let mut path = if above == NONE { return None } else { self.path(above)? };
@@ -417,7 +417,7 @@ impl NameTable {
 
     /// Drops the files that have no name, and all that is below them. To be called when no rename is half seen.
     pub(crate) fn purge(&mut self) {
-        while let Some((file, generation)) = self.limbo.pop() {
+        while let Some((file, generation)) = self.nameless.pop() {
             let record = &self.files[file as usize];
             if record.generation == generation && !record.free && record.names == NONE {
                 self.drop_file(file);

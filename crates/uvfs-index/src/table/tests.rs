@@ -80,7 +80,7 @@ fn a_renamed_directory_keeps_its_content_and_is_one_change() {
     table.purge();
     assert_eq!(table.paths(), ["", "/e", "/e/f"]);
     assert_eq!(table.since(before), [change(Renamed, "e", Some("d"), true)]);
-    // The old name first: the directory is in limbo meanwhile.
+    // The old name first: the directory is nameless meanwhile.
     let before = table.tick();
     table.gone(ROOT, b"e").expect("space");
     assert_eq!(table.since(before), [change(Removed, "e", None, true)]);
