@@ -8,7 +8,7 @@
 //! bytes make any number of values.
 //!
 //! No input panics here. Memory is bounded: a value takes at least a byte, there are at most
-//! [`MOST_VALUES`](super::value::MOST_VALUES), and the keys of templates are counted for each row.
+//! [`MOST_VALUES`], and the keys of templates are counted for each row.
 
 use super::value::{DEEPEST, LONGEST, MOST_VALUES, Value};
 
