@@ -127,7 +127,9 @@ fn serve_here(args: &args::Mount, source: Source, options: Parsed, pid_file: Opt
         preload.start(&vfs).context("cannot start a thread")?;
     }
     unhonoured::of_mount(&mount, &mounted).iter().for_each(say);
-    let _watched = auto_unmount.then(|| auto_unmount::start(mounted.dir())).transpose()?;
+    if auto_unmount {
+        auto_unmount::start(mounted.dir())?;
+    }
     pid_file.map_or(Ok(()), PidFile::write)?;
     announce(args, what, &mounted)?;
     let recording = recorded.clone();

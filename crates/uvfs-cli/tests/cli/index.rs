@@ -289,7 +289,7 @@ fn an_index_starts_with_its_snapshot() {
         list.filter(|path| path.extension().is_some_and(|is| is == "snapshot")).collect::<Vec<_>>()
     };
     let [snapshot] = &snapshots()[..] else { panic!("one snapshot") };
-    // What changes without a server is found.
+    // Changes that nobody followed are found.
     fs::rename(tree.join("a/b"), tree.join("c")).expect("rename");
     fs::write(tree.join("c/new.rs"), "text").expect("write");
     served.serve();

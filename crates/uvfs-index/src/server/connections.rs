@@ -25,7 +25,8 @@ const ALL: usize = 256;
 const RESERVE: usize = 16;
 /// Connections of another user.
 const OF_USER: usize = 64;
-/// How long to wait when the system has no file or memory left for a connection.
+/// How long to wait when the system has no file or memory left for a connection. Nothing tells when it has again: the
+/// socket stays readable meanwhile.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The connections of each user.

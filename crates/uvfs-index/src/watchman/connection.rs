@@ -51,7 +51,7 @@ impl Drop for Connection<'_> {
         drop(known);
         for state in own {
             let state: super::AssertedState = state;
-            // What changed while it was entered belongs to it.
+            // Changes while the state was entered belong to it, so it ends after them.
             let clock = self.server.watched(&state.root, self.asker).ok().map(|root| {
                 root.tree.settle_until(Instant::now() + LAST_LOOK);
                 root.tree.figures().clock

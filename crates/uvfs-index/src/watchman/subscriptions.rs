@@ -213,7 +213,7 @@ impl Connection<'_> {
             let mut nth = 0;
             while nth < self.subscriptions.len() {
                 let concerned = self.subscriptions[nth].root == event.root;
-                // What changed before the event comes before it.
+                // Earlier changes are told before the event.
                 if concerned && self.ask(nth, false)? == Asked::Cancelled {
                     continue;
                 }

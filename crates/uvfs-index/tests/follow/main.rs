@@ -5,6 +5,8 @@
 
 mod changer;
 mod snapshots;
+#[path = "../support/mod.rs"]
+mod support;
 mod walk;
 
 use std::fs;
@@ -12,7 +14,6 @@ use std::path::Path;
 use std::process::{Child, ExitCode};
 use std::time::Duration;
 
-use libtest_mimic::{Arguments, Trial};
 use uvfs_index::{IndexPhase, IndexedTree, TreeLimits};
 
 use walk::{assert_complete, assert_same, of_host, of_index};
@@ -25,10 +26,6 @@ fn main() -> ExitCode {
     if changer::run_if_ordered() || snapshots::run_if_ordered() {
         return ExitCode::SUCCESS;
     }
-    let why_not = why_not();
-    if let Some(why) = &why_not {
-        eprintln!("skipped: {why}");
-    }
     let tests: [(&str, fn()); 5] = [
         ("the_index_is_the_host_at_quiet_moments", quiet_moments),
         ("a_scan_among_changes_ends_in_the_hosts_tree", scan_among_changes),
@@ -36,18 +33,9 @@ fn main() -> ExitCode {
         ("a_snapshot_among_changes_ends_in_the_hosts_tree", snapshots::snapshot_among_changes),
         ("killed_writers_leave_a_whole_snapshot", snapshots::killed_writers),
     ];
-    let trials = tests.into_iter().map(|(name, test)| {
-        let trial = Trial::test(name, move || {
-            test();
-            Ok(())
-        });
-        trial.with_ignored_flag(why_not.is_some())
-    });
-    let mut arguments = Arguments::from_args();
     // A process that another test starts holds this one's open files until it runs its program, so their events would
     // come later than the calls that closed them.
-    arguments.test_threads.get_or_insert(1);
-    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+    support::run(&tests, why_not(), true)
 }
 
 fn temporary() -> tempfile::TempDir {

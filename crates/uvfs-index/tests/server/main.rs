@@ -2,6 +2,9 @@
 //!
 //! They need CAP_SYS_ADMIN; without it they count as ignored. One that changes users needs root.
 
+#[path = "../support/mod.rs"]
+mod support;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
@@ -12,16 +15,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
-use libtest_mimic::{Arguments, Trial};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 use uvfs_index::{IndexClient, IndexServer, IndexSocket, TreeLimits, WatchmanServer};
 
 fn main() -> ExitCode {
-    let why_not = Served::start().err();
-    if let Some(why) = &why_not {
-        eprintln!("skipped: {why}");
-    }
     let tests: [(&str, fn()); 5] = [
         ("an_endless_answer_ends_with_a_sentence", endless_answer),
         ("the_server_looks_at_no_path_of_a_client", no_path_of_a_client),
@@ -29,17 +27,8 @@ fn main() -> ExitCode {
         ("a_zone_is_the_clients", zones),
         ("a_server_without_files_goes_on_later", without_files),
     ];
-    let trials = tests.into_iter().map(|(name, test)| {
-        let trial = Trial::test(name, move || {
-            test();
-            Ok(())
-        });
-        trial.with_ignored_flag(why_not.is_some())
-    });
-    let mut arguments = Arguments::from_args();
     // They change the limits and the environment of the process.
-    arguments.test_threads = Some(1);
-    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+    support::run(&tests, Served::start().err(), true)
 }
 
 /// A server of a tree. Its threads live as long as the process.
@@ -129,7 +118,7 @@ fn no_path_of_a_client() {
     let there = error(&["/etc/passwd"], json!(["/etc/passwd"]));
     assert_eq!(there.replace("passwd", "no-such"), error(&["/etc/no-such"], json!(["/etc/no-such"])));
     assert!(error(&[root], json!([])).contains("use a client of the server's version"));
-    // What the command's client sends.
+    // The command's client sends the attributes of operands.
     let new = served.dir.path().join("new");
     fs::write(&new, "").expect("a file");
     fs::File::open(&new).and_then(|file| file.set_modified(std::time::UNIX_EPOCH)).expect("a time");

@@ -4,6 +4,8 @@
 
 mod client;
 mod states;
+#[path = "../support/mod.rs"]
+mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,17 +13,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 
-use libtest_mimic::{Arguments, Trial};
 use serde_json::{Value, json};
 use uvfs_index::{IndexServer, IndexSocket, TreeLimits, WatchmanServer};
 
 use client::{Client, ENCODINGS, Encoding};
 
 fn main() -> ExitCode {
-    let why_not = Served::start().err();
-    if let Some(why) = &why_not {
-        eprintln!("skipped: {why}");
-    }
     let tests: [(&str, fn()); 8] = [
         ("queries_in_every_encoding", queries),
         ("a_client_that_applies_answers_has_the_tree", mirrored),
@@ -32,14 +29,7 @@ fn main() -> ExitCode {
         ("subscriptions_and_states", states::subscriptions),
         ("states_of_a_client_that_goes_are_abandoned", states::abandoned),
     ];
-    let trials = tests.into_iter().map(|(name, test)| {
-        let trial = Trial::test(name, move || {
-            test();
-            Ok(())
-        });
-        trial.with_ignored_flag(why_not.is_some())
-    });
-    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+    support::run(&tests, Served::start().err(), false)
 }
 
 /// A server of a tree. Its threads live as long as the process.

@@ -1,13 +1,15 @@
 //! Changes while a LIST of the same directory is in flight: without a kernel, which would let some of them wait.
 
 use std::ffi::OsStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fuse3::raw::{Filesystem, Request};
 use futures_util::StreamExt;
+use tokio::task::JoinHandle;
 use uvfs_object::ObjectFs;
 
-use crate::bucket::{Fault, Write};
+use crate::bucket::{Bucket, Fault, Write};
 use crate::fixture::{Served, options, within};
 
 const REQUEST: Request = Request { unique: 9, uid: 0, gid: 0, pid: 77 };
@@ -47,6 +49,17 @@ async fn names(fs: &ObjectFs, dir: u64) -> Vec<String> {
     names
 }
 
+/// Starts a reader of a directory, whose LIST the store has answered; the answer is held back.
+fn held_reader(fs: &Arc<ObjectFs>, dir: u64, bucket: &Bucket) -> JoinHandle<Vec<String>> {
+    bucket.plan_lists(&[Fault::Held]);
+    bucket.take_requests();
+    let fs = Arc::clone(fs);
+    let reader = tokio::spawn(async move { names(&fs, dir).await });
+    let is_listed = || bucket.take_requests().lists != 0;
+    assert!(tokio::task::block_in_place(|| within(Duration::from_secs(10), is_listed)));
+    reader
+}
+
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
 }
@@ -56,7 +69,7 @@ pub fn changes() {
     for name in ["old", "gone", "source", "stays"] {
         served.bucket.put(&format!("d/{name}"), "version 1");
     }
-    let fs = std::sync::Arc::new(ObjectFs::new(served.operator(), "", &options()).expect("tables"));
+    let fs = Arc::new(ObjectFs::new(served.operator(), "", &options()).expect("tables"));
     let bucket = served.bucket.clone();
     runtime().block_on(async move {
         let dir = find(&fs, 1, "d").await.0;
@@ -64,14 +77,7 @@ pub fn changes() {
         // After a change, a reader makes a LIST of its own; the store answers, and the answer is on its way.
         let made = create(&fs, dir, "made before", b"1").await;
         close(&fs, made).await;
-        bucket.plan_lists(&[Fault::Held]);
-        bucket.take_requests();
-        let reader = tokio::spawn({
-            let fs = fs.clone();
-            async move { names(&fs, dir).await }
-        });
-        let is_listed = || bucket.take_requests().lists != 0;
-        assert!(tokio::task::block_in_place(|| within(Duration::from_secs(10), is_listed)));
+        let reader = held_reader(&fs, dir, &bucket);
         // It began before each of these.
         let old = find(&fs, dir, "old").await.0;
         let again = fs.open(REQUEST, old, WRITE).await.expect_err("the kernel looks again");
@@ -107,20 +113,13 @@ pub fn changes() {
 pub fn reader() {
     let served = Served::new();
     served.bucket.put("d/a", "1");
-    let fs = std::sync::Arc::new(ObjectFs::new(served.operator(), "", &options()).expect("tables"));
+    let fs = Arc::new(ObjectFs::new(served.operator(), "", &options()).expect("tables"));
     let bucket = served.bucket.clone();
     runtime().block_on(async move {
         let dir = find(&fs, 1, "d").await.0;
         // It is there before the reader begins, and in no LIST; it is published while the reader waits.
         let open = create(&fs, dir, "open", b"1").await;
-        bucket.plan_lists(&[Fault::Held]);
-        bucket.take_requests();
-        let reader = tokio::spawn({
-            let fs = fs.clone();
-            async move { names(&fs, dir).await }
-        });
-        let is_listed = || bucket.take_requests().lists != 0;
-        assert!(tokio::task::block_in_place(|| within(Duration::from_secs(10), is_listed)));
+        let reader = held_reader(&fs, dir, &bucket);
         close(&fs, open).await;
         bucket.release_lists(1);
         assert_eq!(reader.await.expect("it ended"), ["a", "open"]);

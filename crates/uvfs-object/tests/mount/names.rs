@@ -234,7 +234,7 @@ pub fn walks() {
     // Without the walk: a LIST for each of 183 directories.
     let requests = mount.bucket().take_requests();
     assert!(requests.lists <= 20 && requests.heads == 0, "{requests:?}");
-    // What was told ahead is whole: absent names cost nothing, and a second walk neither.
+    // Directories that were told ahead are complete: absent names cost nothing, and a second walk neither.
     assert!((0..DIRS).all(|d| !mount.path(&format!("t/d{d:02}/absent")).exists()));
     assert_eq!(found(), keys);
     assert_eq!(mount.bucket().take_requests().lists, 0);

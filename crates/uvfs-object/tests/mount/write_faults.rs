@@ -112,7 +112,7 @@ pub fn failed() {
             mount.bucket().plan_writes(kind, &[]);
             assert_eq!((mount.bucket().content(&name), mount.bucket().uploads()), (None, 0));
             assert!(!mount.path(&name).exists());
-            // What it replaces stays.
+            // A file that cannot be replaced stays.
             mount.bucket().plan_writes(kind, &[fault; 40]);
             let mut file = File::create(mount.path("old")).expect("opened");
             let done = file.write_all(&bytes(len, 1)).and_then(|()| file.sync_all());
@@ -256,6 +256,7 @@ fn storms(rename: bool) -> Fixture {
         scope.spawn(|| storm.read(&one));
         scope.spawn(|| storm.read(&two));
         let begun = Instant::now();
+        // The pause is the storm's pace: each step of the clock makes all names stale.
         while begun.elapsed() < Duration::from_secs(6) || storm.seen.load(Relaxed) < 100 {
             std::thread::sleep(Duration::from_millis(20));
             one.handle().advance_clock(5_000);

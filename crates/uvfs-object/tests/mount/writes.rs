@@ -285,7 +285,7 @@ pub fn coherent() {
     let mount = Fixture::of(|bucket| bucket.put("d/old", "x"), &options());
     assert!(!mount.path("d/new").exists());
     mount.bucket().take_requests();
-    // What this mount changes it knows, without a LIST or a HEAD.
+    // The mount knows its own changes without a LIST or a HEAD.
     for n in 0..50 {
         let path = mount.path(&format!("d/new{n}"));
         assert!(!path.exists());
