@@ -8,8 +8,8 @@
 //!
 //! Each sum is a CRC-32C. The header's covers all before it. A block's covers the snapshot's random number, the block's
 //! own number, its length and its bytes; the end's does too. So a block of another snapshot, one that is missing or one
-//! at another place is found, as is a file that ends early. The sums find damage. They are no signature: that only the
-//! owner writes the file is for its permissions to ensure, and the blocks' reader takes no byte on trust.
+//! at another place is found, as is a file that ends early. The sums find damage. They are no signature: the
+//! file's permissions ensure that only its owner writes it, and the blocks' reader takes no byte on trust.
 
 use std::io::{self, ErrorKind, Read, Write};
 

@@ -5,7 +5,7 @@
 //! when the hash tables are built, at the end and by two threads. Memory grows with the bytes that were read, never
 //! with a number among them.
 //!
-//! No directory counts as read: that the names are right is for the host to say.
+//! No directory counts as read: the host has not confirmed the names yet.
 
 use std::hash::BuildHasher;
 use std::thread;
