@@ -116,6 +116,9 @@ mod here {
             daemon::leave_terminal()?;
         }
         let signals = Signals::block()?;
+        // A panic in a call to the store ends that request with EIO (`uvfs_object`'s `calls`). `abort_on_panic`
+        // would end the mount, and with it what others are writing.
+        drop(std::panic::take_hook());
         let mounted = Arc::new(uvfs_object::mount(&location, &options, dir)?);
         if args.daemon_child {
             daemon::ready()?;
