@@ -1,6 +1,6 @@
 //! The memory limit: making room, eviction ahead of need, threads that wait for memory.
 //!
-//! All code for the memory limit is in this folder.
+//! All of the cache's code for the memory limit is in this folder.
 //!
 //! | file | contents |
 //! |---|---|

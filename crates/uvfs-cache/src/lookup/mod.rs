@@ -5,7 +5,7 @@
 //! 2. [`name_locks`] grants the name lock, or the caller waits for its holder and starts again.
 //! 3. [`ticket`] records the directory's revision, and `by_name` looks once more.
 //! 4. The caller asks the driver.
-//! 5. [`answer`] publishes the driver's answer, unless it is late; [`negative_entries`] bounds those that a name is absent.
+//! 5. [`answer`] publishes the driver's answer, unless it is late. [`negative_entries`] bounds the negative entries.
 
 pub(crate) mod answer;
 pub(crate) mod by_name;
