@@ -89,11 +89,12 @@ pub use inodes::attr;
 pub use inodes::attr::{Attr, Time};
 pub use inodes::inode_ref::{Death, InodeRef};
 pub use limit::balancer::Balancer;
-pub use limit::reclaim::NodeHolder;
+pub use limit::forget_requests::NodeHolder;
 pub use lookup::by_name::Lookup;
 pub use lookup::name_locks::Pending;
 pub use lookup::ticket::NameGuard;
-pub use names::change::{RenameLock, Reserved};
+pub use names::change::Reserved;
+pub use names::rename::RenameLock;
 pub use names::reverse::Moving;
 #[doc(no_inline)]
 pub use rustix::io::Errno;

@@ -9,7 +9,7 @@ use uvfs_control::{ControlDir, add_text, own};
 use uvfs_drivers::kernfs::{Node, read_write};
 
 use crate::log;
-use crate::reload::Reloader;
+use crate::reload_requests::Reloader;
 use crate::source::Said;
 
 /// The state that the files show.

@@ -27,7 +27,7 @@ mod options;
 mod pid_file;
 mod preload;
 mod print;
-mod reload;
+mod reload_requests;
 mod remount;
 mod signals;
 mod source;
@@ -79,7 +79,7 @@ fn run(command: Command) -> Result<()> {
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) if args.after_server => auto_unmount::after_server(&args.dir),
         Command::Umount(args) => Ok(uvfs_fuse::unmount(&args.dir, args.lazy)?),
-        Command::Reload(args) => reload::run(&args.dir),
+        Command::Reload(args) => reload_requests::run(&args.dir),
         Command::Remount(args) => remount::run(&args.dir, &args.options),
         Command::Stat(args) => stat::run(&args),
         Command::Index(args) => index::run(&args),

@@ -23,7 +23,7 @@ use crate::options::{Ctl, Parsed};
 use crate::pid_file::{self, PidFile};
 use crate::preload::Preload;
 use crate::print::say;
-use crate::reload::Reloader;
+use crate::reload_requests::Reloader;
 use crate::signals::{Asked, Signals};
 use crate::source::{self, Opened, Said, Source};
 use crate::{args, auto_unmount, daemon, log, memory_keeper, options, remount, sys, unhonoured};

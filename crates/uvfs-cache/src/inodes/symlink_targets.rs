@@ -1,4 +1,4 @@
-//! Slots of the targets of symbolic links ([`crate::walk::symlink`] reads them).
+//! Slots of the targets of symbolic links ([`crate::walk::link_targets`] reads them).
 //!
 //! Type-stable, 128 bytes each. Nothing here is locked but the slab. A writer that fills a slot puts a
 //! release fence before its stores, and the inode's sequence moves before the slot is freed. So a reader

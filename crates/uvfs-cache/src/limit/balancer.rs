@@ -2,7 +2,7 @@
 //!
 //! It sleeps until the cache reports that free slots run short ([`Cache::watch_pressure`]). Then it evicts in small
 //! steps until there are enough. Inodes that a kernel holds cannot be evicted. If a step finds little else, it asks the
-//! kernel to forget leaves ([`crate::limit::reclaim`]), and the resulting FORGETs make the next step possible. If
+//! kernel to forget leaves ([`crate::limit::forget_requests`]), and the resulting FORGETs make the next step possible. If
 //! nothing helps (files are open, or the kernel uses everything), it pauses, each time for longer. In the end it sleeps
 //! until memory runs short again.
 //!
@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 use uvfs_sync::primitives::{Condvar, Mutex};
 
 use crate::cache::Cache;
+use crate::limit::forget_requests::{BATCH, NodeHolder, NodeReclaim};
 use crate::limit::held_by_kernel::Leaf;
-use crate::limit::reclaim::{BATCH, NodeHolder, NodeReclaim};
 use crate::types::SbId;
 
 /// The share of evictable names that should be left, measured against the names that the kernel holds: one in so

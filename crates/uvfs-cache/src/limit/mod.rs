@@ -10,7 +10,7 @@
 //! | `watermarks` | eviction ahead of need |
 //! | `pressure` | threads that wait for memory |
 //! | `held_by_kernel` | names that only a kernel holds |
-//! | `reclaim` | asking a kernel to forget them |
+//! | `forget_requests` | asking a kernel to forget them |
 //! | `balancer` | the thread that asks the kernel, and evicts |
 //! | `devices`, `external_bytes` | memory outside the cache that counts too |
 
@@ -19,8 +19,8 @@ pub(crate) mod budget;
 pub(crate) mod devices;
 pub(crate) mod eviction;
 pub(crate) mod external_bytes;
+pub(crate) mod forget_requests;
 pub(crate) mod held_by_kernel;
 pub(crate) mod make_room;
 pub(crate) mod pressure;
-pub(crate) mod reclaim;
 pub(crate) mod watermarks;

@@ -1,7 +1,7 @@
 //! The thread that keeps a mount's memory limit, so that requests need not.
 //!
 //! [`uvfs::Steps`] has the protocol: it evicts in small steps, and asks the kernel to forget leaves
-//! ([`crate::limit::reclaim`]). This thread sleeps between the steps. The system's own memory pressure ([`crate::limit::psi`]) lowers the limit for a while
+//! ([`crate::limit::ask_to_forget`]). This thread sleeps between the steps. The system's own memory pressure ([`crate::limit::psi`]) lowers the limit for a while
 //! ([`crate::limit::lowered_limit`]).
 //!
 //! One thread for each mount. It holds no lock at all, above all not across a write to the kernel, which may wait.
@@ -20,9 +20,9 @@ use rustix::event::PollFlags;
 use uvfs::{Next, Steps, Vfs};
 
 use crate::frontend::Frontend;
+use crate::limit::ask_to_forget::Kernel;
 use crate::limit::lowered_limit::{WHOLE, Watermark};
 use crate::limit::psi::{Heard, Psi, Source};
-use crate::limit::reclaim::Kernel;
 use crate::threads::eventfd::{Bell, listen};
 
 /// A running thread; it ends when this is dropped.

@@ -1,7 +1,7 @@
 //! The journal of an image that was in use when it was copied: its blocks are read in place of the image's.
 //!
 //! Written from the published layout of jbd2. [`superblock`] tells where the log is and how it is checked,
-//! [`mod@ring`] maps its blocks, and [`block`] parses one of them. [`scan`] goes through the transactions and
+//! [`mod@ring`] maps its blocks, and [`block`] parses one of them. [`replay`] goes through the transactions and
 //! collects their changes, and [`overlay`] stands in front of the image from then on. The image is never written.
 //!
 //! Runs once, while the image is opened and before anything else in it is trusted. **Memory**: 16 bytes for each
@@ -15,8 +15,8 @@
 
 mod block;
 mod overlay;
+mod replay;
 mod ring;
-mod scan;
 mod superblock;
 #[cfg(test)]
 mod tests;
@@ -32,8 +32,8 @@ use super::superblock::Superblock;
 use super::{Fs, ImageRefused, features};
 
 use overlay::Overlay;
+use replay::{End, Found};
 use ring::Ring;
-use scan::{End, Found};
 use superblock::LogHead;
 
 /// Most blocks of a log; mke2fs(8) makes none with more.
@@ -86,7 +86,7 @@ pub(super) fn settle(
         return Ok((source, Replayed::default()));
     }
     expect_short(&head, sup.block_size)?;
-    let found = scan::scan(&ring, &head).map_err(damaged)?;
+    let found = replay::scan(&ring, &head).map_err(damaged)?;
     if has_fast_commits(&ring, &head, found.next).map_err(damaged)? {
         return Err(refused("its journal holds fast commits (fast_commit), which are not read"));
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::super::blocks::ImageSource;
 use super::block::MAGIC;
-use super::scan::Changes;
+use super::replay::Changes;
 
 /// Bytes of memory for a block.
 pub(super) const ENTRY: u64 = size_of::<(u64, Place)>() as u64;
