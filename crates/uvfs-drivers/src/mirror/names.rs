@@ -326,7 +326,9 @@ impl Mirror {
         if let Some((_, _, victim)) = &victim {
             judge.owns(&owners_of(&to, victim.as_ref()))?;
         }
-        if let Some(file) = file.as_ref().filter(|_| node.fmt() == mode::S_IFDIR && !Arc::ptr_eq(&from_node, &to_node)) {
+        if let Some(file) =
+            file.as_ref().filter(|_| node.fmt() == mode::S_IFDIR && !Arc::ptr_eq(&from_node, &to_node))
+        {
             judge.may(file, Access::WRITE)?;
         }
         let moving = self.moves.begin();

@@ -127,7 +127,9 @@ impl Owners {
         for (kind, ids) in [(Kind::User, &owners.users), (Kind::Group, &owners.groups)] {
             if ids.forced.is_some() && !ids.to_shown.is_empty() {
                 let kind = kind.word();
-                return Err(format!("map= has a {kind}, and force-{kind}= shows one for all: give one of them"));
+                return Err(format!(
+                    "map= has a {kind}, and force-{kind}= shows one for all: give one of them"
+                ));
             }
         }
         Ok((owners != Self::default()).then_some(owners))
@@ -140,8 +142,9 @@ impl Owners {
                 None => (Kind::User, pair),
             };
             let halves = bare.split_once('/').filter(|(from, to)| !from.is_empty() && !to.is_empty());
-            let (from, to) = halves
-                .ok_or_else(|| format!("\"{pair}\": expected USER/OTHER or @GROUP/OTHER, such as alice/bob"))?;
+            let (from, to) = halves.ok_or_else(|| {
+                format!("\"{pair}\": expected USER/OTHER or @GROUP/OTHER, such as alice/bob")
+            })?;
             // bindfs repeats the @.
             let to = if kind == Kind::Group { to.strip_prefix('@').unwrap_or(to) } else { to };
             let (host, shown) = (id(kind, from, names)?, id(kind, to, names)?);
@@ -187,11 +190,8 @@ impl Owners {
         let groups: Vec<u32> = cred.groups.iter().filter_map(|group| self.groups.host(*group)).collect();
         // Root without a counterpart keeps its own name: its capabilities decide.
         let nobody = if cred.uid == 0 { 0 } else { NOBODY };
-        let host = Cred {
-            uid: uid.unwrap_or(nobody),
-            gid: gid.unwrap_or(nobody),
-            groups: groups.as_slice().into(),
-        };
+        let host =
+            Cred { uid: uid.unwrap_or(nobody), gid: gid.unwrap_or(nobody), groups: groups.as_slice().into() };
         (host, uid.is_none() || gid.is_none())
     }
 }
@@ -322,9 +322,7 @@ impl Mirror {
         let Some(owners) = &self.owners else { return Ok(()) };
         let (host, nobody) = self.on_host(&op.cred);
         let foreign = owners.users.shown(host.uid) != host.uid && made & mode::S_ISUID != 0
-            || !owners.groups.is_plain()
-                && made & mode::S_ISGID != 0
-                && made & mode::S_IFMT != mode::S_IFDIR;
+            || !owners.groups.is_plain() && made & mode::S_ISGID != 0 && made & mode::S_IFMT != mode::S_IFDIR;
         if nobody || foreign { Err(Errno::PERM) } else { Ok(()) }
     }
 
