@@ -13,7 +13,7 @@ use rustix::process::{Resource, Rlimit, getegid, geteuid, getrlimit, setrlimit, 
 use uvfs::{Counted, Driver, Vfs, VfsConfig};
 use uvfs_drivers::ext4::{Ext4, ImageOptions, Within};
 use uvfs_drivers::generated::{Generated, Spec};
-use uvfs_drivers::mirror::{self, Kind, Mirror, Owners, Submounts};
+use uvfs_drivers::mirror::{self, Mirror, OwnerKind, Owners, Submounts};
 use uvfs_drivers::tmpfs::{self, Tmpfs};
 
 use crate::kernfs::{self, Published};
@@ -287,8 +287,8 @@ fn mirror_of(source: &Path, ttl: Duration, across: bool, owners: Option<Owners>)
 
 /// The owners, groups and permissions that a mirror is to show.
 fn owners(options: &DriverOptions) -> Result<Option<Owners>> {
-    let names = |kind: Kind, name: &str| {
-        let file = if kind == Kind::User { "/etc/passwd" } else { "/etc/group" };
+    let names = |kind: OwnerKind, name: &str| {
+        let file = if kind == OwnerKind::User { "/etc/passwd" } else { "/etc/group" };
         id_in(&std::fs::read_to_string(file).ok()?, name)
     };
     Owners::parse(options, &names).map_err(|error| anyhow!(error))

@@ -67,7 +67,7 @@ use uvfs_cache::{Cache, InodeId};
 
 pub use identity::FileHandle;
 pub use mounts::mounted_inside;
-pub use owners::{Kind, Names, Owners};
+pub use owners::{OwnerKind, OwnerNames, Owners};
 pub use perms::Perms;
 pub use submounts::Submounts;
 
@@ -140,7 +140,7 @@ pub struct Mirror {
     _permits: Vec<Permit>,
 }
 
-/// What the mirrors of a source share.
+/// The parts that all mirrors of a source share.
 type Shared = (Arc<Server>, Arc<Budget>, Arc<Links>, Option<Arc<Owners>>);
 
 /// Descriptors of a watcher: a group, the one that ends it, and the one that has it read the whole queue.

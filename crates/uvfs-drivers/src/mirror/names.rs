@@ -22,6 +22,7 @@ use super::file::how;
 use super::identity::{self, Identity, Seen, unpack_dev};
 use super::node::{Node, Place};
 use super::noreplace::rename_to_free;
+use super::owners::Judge;
 use super::reach::{At, Links, moved};
 
 /// A name in the form of rustix' paths.
@@ -29,7 +30,7 @@ fn os(name: &[u8]) -> &OsStr {
     OsStr::from_bytes(name)
 }
 
-/// What a change of a name needs of its directory.
+/// The access to a directory that a change of one of its names needs.
 const CHANGES: Access = Access::WRITE.union(Access::EXEC);
 
 /// The owner of either may remove a name from a sticky directory.
@@ -319,18 +320,9 @@ impl Mirror {
             (false, None) => RenameFlags::NOREPLACE,
             (false, Some(_)) => RenameFlags::empty(),
         } | more;
-        let mut judge = self.judge(op);
-        judge.may(&from, CHANGES)?;
-        judge.may(&to, CHANGES)?;
-        judge.owns(&owners_of(&from, file.as_ref()))?;
-        if let Some((_, _, victim)) = &victim {
-            judge.owns(&owners_of(&to, victim.as_ref()))?;
-        }
-        if let Some(file) =
-            file.as_ref().filter(|_| node.fmt() == mode::S_IFDIR && !Arc::ptr_eq(&from_node, &to_node))
-        {
-            judge.may(file, Access::WRITE)?;
-        }
+        let replaced = victim.as_ref().and_then(|(_, _, file)| file.as_ref());
+        let moves_dir = node.fmt() == mode::S_IFDIR && !Arc::ptr_eq(&from_node, &to_node);
+        let judge = self.judge_move(op, (&from, file.as_ref()), (&to, replaced), moves_dir)?;
         let moving = self.moves.begin();
         let acting = judge.act()?;
         let outcome = match renameat_with(&from, os(from_name), &to, os(to_name), flags) {
@@ -376,6 +368,27 @@ impl Mirror {
                 Err(if errno == Errno::EXIST && target.is_none() { Errno::STALE } else { errno })
             }
         }
+    }
+
+    /// `moves_dir`: a directory gets another parent, which is written in it.
+    fn judge_move<'m>(
+        &'m self,
+        op: &'m Op,
+        (from, file): (&At<'_>, Option<&OwnedFd>),
+        (to, replaced): (&At<'_>, Option<&OwnedFd>),
+        moves_dir: bool,
+    ) -> Result<Judge<'m>> {
+        let mut judge = self.judge(op);
+        judge.may(from, CHANGES)?;
+        judge.may(to, CHANGES)?;
+        judge.owns(&owners_of(from, file))?;
+        if replaced.is_some() {
+            judge.owns(&owners_of(to, replaced))?;
+        }
+        if let Some(dir) = file.filter(|_| moves_dir) {
+            judge.may(dir, Access::WRITE)?;
+        }
+        Ok(judge)
     }
 
     /// The inode that had the new name has one link less.

@@ -39,21 +39,21 @@ const LIST: &[u8] = b"system.posix_acl_access";
 
 /// Users or groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum OwnerKind {
     /// A user.
     User,
     /// A group.
     Group,
 }
 
-impl Kind {
+impl OwnerKind {
     fn word(self) -> &'static str {
         if self == Self::User { "user" } else { "group" }
     }
 }
 
 /// Finds the number of a user or group by name.
-pub type Names<'n> = dyn Fn(Kind, &str) -> Option<u32> + 'n;
+pub type OwnerNames<'n> = dyn Fn(OwnerKind, &str) -> Option<u32> + 'n;
 
 /// Ids of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl Ids {
     }
 }
 
-/// What the four options say.
+/// The four options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owners {
     users: Ids,
@@ -111,20 +111,20 @@ impl Owners {
     /// A sentence that names the option and the wrong piece.
     pub fn parse(
         options: &[(&'static str, String)],
-        names: &Names<'_>,
+        names: &OwnerNames<'_>,
     ) -> std::result::Result<Option<Self>, String> {
         let mut owners = Self::default();
         for (name, value) in options {
             let parsed = match *name {
                 "map" => owners.parse_pairs(value, names),
-                "force-user" => id(Kind::User, value, names).map(|id| owners.users.forced = Some(id)),
-                "force-group" => id(Kind::Group, value, names).map(|id| owners.groups.forced = Some(id)),
+                "force-user" => id(OwnerKind::User, value, names).map(|id| owners.users.forced = Some(id)),
+                "force-group" => id(OwnerKind::Group, value, names).map(|id| owners.groups.forced = Some(id)),
                 "perms" => Perms::parse(value).map(|perms| owners.perms = Some(perms)),
                 _ => Ok(()),
             };
             parsed.map_err(|wrong| format!("{name}={value}: {wrong}"))?;
         }
-        for (kind, ids) in [(Kind::User, &owners.users), (Kind::Group, &owners.groups)] {
+        for (kind, ids) in [(OwnerKind::User, &owners.users), (OwnerKind::Group, &owners.groups)] {
             if ids.forced.is_some() && !ids.to_shown.is_empty() {
                 let kind = kind.word();
                 return Err(format!(
@@ -135,20 +135,20 @@ impl Owners {
         Ok((owners != Self::default()).then_some(owners))
     }
 
-    fn parse_pairs(&mut self, text: &str, names: &Names<'_>) -> std::result::Result<(), String> {
+    fn parse_pairs(&mut self, text: &str, names: &OwnerNames<'_>) -> std::result::Result<(), String> {
         for pair in text.split(':') {
             let (kind, bare) = match pair.strip_prefix('@') {
-                Some(rest) => (Kind::Group, rest),
-                None => (Kind::User, pair),
+                Some(rest) => (OwnerKind::Group, rest),
+                None => (OwnerKind::User, pair),
             };
             let halves = bare.split_once('/').filter(|(from, to)| !from.is_empty() && !to.is_empty());
             let (from, to) = halves.ok_or_else(|| {
                 format!("\"{pair}\": expected USER/OTHER or @GROUP/OTHER, such as alice/bob")
             })?;
             // bindfs repeats the @.
-            let to = if kind == Kind::Group { to.strip_prefix('@').unwrap_or(to) } else { to };
+            let to = if kind == OwnerKind::Group { to.strip_prefix('@').unwrap_or(to) } else { to };
             let (host, shown) = (id(kind, from, names)?, id(kind, to, names)?);
-            let ids = if kind == Kind::User { &mut self.users } else { &mut self.groups };
+            let ids = if kind == OwnerKind::User { &mut self.users } else { &mut self.groups };
             let word = kind.word();
             if ids.to_shown.insert(host, shown).is_some() {
                 return Err(format!("\"{pair}\": {word} {from} is left of a slash twice"));
@@ -203,7 +203,7 @@ fn foreign_bits(host: &Attr, shown: &Attr) -> u32 {
     user | group
 }
 
-fn id(kind: Kind, text: &str, names: &Names<'_>) -> std::result::Result<u32, String> {
+fn id(kind: OwnerKind, text: &str, names: &OwnerNames<'_>) -> std::result::Result<u32, String> {
     let word = kind.word();
     let id = match text.parse::<u32>() {
         Ok(id) => id,
@@ -355,5 +355,76 @@ impl Mirror {
     /// Whether an extended attribute is one that names users or groups, and so is not there.
     pub(super) fn is_withheld(&self, name: &[u8]) -> bool {
         self.owners.is_some() && name.starts_with(b"system.")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(options: &[(&'static str, &str)]) -> std::result::Result<Option<Owners>, String> {
+        let options: Vec<_> = options.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+        let names = |kind, name: &str| match (kind, name) {
+            (OwnerKind::User, "ann") => Some(7),
+            (OwnerKind::Group, "staff") => Some(50),
+            _ => None,
+        };
+        Owners::parse(&options, &names)
+    }
+
+    #[test]
+    fn names_and_numbers_are_taken_and_groups_have_an_at() {
+        let owners = parse(&[("map", "ann/9:@staff/@60:@8/1")]).unwrap().unwrap();
+        assert_eq!((owners.users.shown(7), owners.groups.shown(50), owners.groups.shown(8)), (9, 60, 1));
+        assert_eq!(parse(&[("xdev", "")]), Ok(None));
+        assert!(parse(&[("force-user", "ann"), ("map", "@1/2"), ("perms", "0640")]).is_ok());
+    }
+
+    #[test]
+    fn an_error_names_the_wrong_piece() {
+        for (option, value, wanted) in [
+            ("map", "", "map=: \"\": expected USER/OTHER or @GROUP/OTHER, such as alice/bob"),
+            ("map", "1/2:3", "map=1/2:3: \"3\": expected"),
+            ("map", "1/", "map=1/: \"1/\": expected"),
+            ("map", "1/eve", "map=1/eve: there is no user \"eve\""),
+            ("map", "@ann/1", "map=@ann/1: there is no group \"ann\""),
+            ("map", "1/2:1/3", "map=1/2:1/3: \"1/3\": user 1 is left of a slash twice"),
+            ("map", "@1/2:@3/2", "map=@1/2:@3/2: \"@3/2\": group 2 is right of a slash twice"),
+            ("map", "1/65534", "map=1/65534: user 65534: this id stands for owners"),
+            ("force-user", "4294967295", "force-user=4294967295: user 4294967295: this id stands"),
+            ("force-group", "-1", "force-group=-1: there is no group \"-1\""),
+            ("perms", "u+q", "perms=u+q: \"u+q\" in \"u+q\": expected"),
+        ] {
+            let error = parse(&[(option, value)]).expect_err(value);
+            assert!(error.starts_with(wanted), "{error}");
+        }
+        let both = parse(&[("map", "1/2"), ("force-user", "3")]).expect_err("both");
+        assert!(both.starts_with("map= has a user, and force-user="), "{both}");
+    }
+
+    proptest! {
+        /// An id that is mapped and mapped back is the same, both ways; ids without a counterpart lead nowhere.
+        #[test]
+        fn a_map_is_one_to_one(
+            from in proptest::collection::btree_set(0u32..12, 0..8),
+            to in proptest::sample::subsequence((0u32..12).collect::<Vec<_>>(), 8).prop_shuffle(),
+        ) {
+            let mut ids = Ids::default();
+            for (host, shown) in from.iter().zip(to) {
+                ids.to_shown.insert(*host, shown);
+                ids.to_host.insert(shown, *host);
+            }
+            for id in 0..14 {
+                let shown = ids.shown(id);
+                prop_assert!(shown == HIDDEN || ids.host(shown) == Some(id));
+                match ids.host(id) {
+                    Some(host) => prop_assert_eq!(ids.shown(host), id),
+                    None => prop_assert!((0..14).all(|host| ids.shown(host) != id)),
+                }
+                prop_assert_eq!(ids.given_to(id).ok().flatten(), ids.host(id));
+            }
+        }
     }
 }

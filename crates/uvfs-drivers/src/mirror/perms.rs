@@ -12,7 +12,7 @@ use uvfs::types::mode;
 /// The bits that can change.
 const BITS: u32 = 0o777;
 
-/// What to do with the bits of a clause.
+/// The use of a clause's bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
     Add,
