@@ -146,6 +146,25 @@ const KNOWN: &[Known] = &[
         "fill the cache in the background, until all is in it or memory= is nearly used up (.uvfs/preload says how far it is)",
     ),
     value(
+        Of::Mirror,
+        "map",
+        "USER/OTHER:@GROUP/OTHER",
+        "show files of USER as OTHER's, and let OTHER act as USER in SRC; likewise groups; names or numbers",
+    ),
+    value(
+        Of::Mirror,
+        "force-user",
+        "USER",
+        "show all files as USER's, who may do with them what an owner may; names or numbers",
+    ),
+    value(Of::Mirror, "force-group", "GROUP", "the same for a group and its members"),
+    value(
+        Of::Mirror,
+        "perms",
+        "SPEC",
+        "show these permissions, and go by them: 0640, or as in chmod(1), such as og-w:a+rX (D: x of directories; d, f: only these or other files)",
+    ),
+    value(
         Of::Object,
         "endpoint",
         "URL",
@@ -430,7 +449,7 @@ mod tests {
         for known in KNOWN {
             let option = shown(known).replace("=SECONDS", "=1").replace("show|hide|off", "show");
             let option = option.replace("memory=BYTES", "memory=64m").replace("auto|uring|dev", "uring");
-            let option = option.replace("auto|off", "off");
+            let option = option.replace("auto|off", "off").replace("USER/OTHER:@GROUP/OTHER", "1/2:@3/4");
             let source = known.of.source().unwrap_or("tmpfs");
             assert!(parse(std::slice::from_ref(&option), source).is_ok(), "{option}");
         }

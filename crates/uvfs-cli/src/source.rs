@@ -13,7 +13,7 @@ use rustix::process::{Resource, Rlimit, getegid, geteuid, getrlimit, setrlimit, 
 use uvfs::{Counted, Driver, Vfs, VfsConfig};
 use uvfs_drivers::ext4::{Ext4, ImageOptions, Within};
 use uvfs_drivers::generated::{Generated, Spec};
-use uvfs_drivers::mirror::{self, Mirror, Submounts};
+use uvfs_drivers::mirror::{self, Mirror, OwnerKind, Owners, Submounts};
 use uvfs_drivers::tmpfs::{self, Tmpfs};
 
 use crate::kernfs::{self, Published};
@@ -171,7 +171,8 @@ impl Source {
                     _ => Ok(()),
                 }
             }
-            Self::Generated(_) | Self::Kernfs(..) | Self::Mirror(_) => Ok(()),
+            Self::Mirror(_) => owners(options).map(drop),
+            Self::Generated(_) | Self::Kernfs(..) => Ok(()),
         }
     }
 
@@ -215,7 +216,8 @@ impl Source {
             Self::Generated(spec) => Arc::new(Generated::new(spec)?),
             Self::Mirror(source) => {
                 let across = options::has(options, "xdev");
-                let mirror = mirror_of(&source, timeout.unwrap_or(mirror::DEFAULT_TTL), across)?;
+                let ttl = timeout.unwrap_or(mirror::DEFAULT_TTL);
+                let mirror = mirror_of(&source, ttl, across, owners(options)?)?;
                 mirrored = Some((Arc::clone(&mirror), across));
                 mirror
             }
@@ -253,14 +255,14 @@ fn is_within(dir: &Path, outer: &Path) -> Result<bool> {
 
 /// A mirror, and the process's settings for it: the process opens as many files as it may, leaves the permissions of
 /// new files to the caller's umask, and has one heap.
-fn mirror_of(source: &Path, ttl: Duration, across: bool) -> Result<Arc<Mirror>> {
+fn mirror_of(source: &Path, ttl: Duration, across: bool, owners: Option<Owners>) -> Result<Arc<Mirror>> {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
         tracing::warn!(%error, "the number of open files stays as it is");
     }
     umask(Mode::empty());
     sys::one_heap();
-    let mirror = if across { Mirror::across_mounts(source, ttl) } else { Mirror::new(source, ttl) }?;
+    let mirror = Mirror::with_owners(source, ttl, across, owners)?;
     if !mirror.serves_all_users() {
         print::say("not root: changes are made in the name of this user, and by nobody else");
     }
@@ -281,6 +283,22 @@ fn mirror_of(source: &Path, ttl: Duration, across: bool) -> Result<Arc<Mirror>> 
         ));
     }
     Ok(mirror)
+}
+
+/// The owners, groups and permissions that a mirror is to show.
+fn owners(options: &DriverOptions) -> Result<Option<Owners>> {
+    let names = |kind: OwnerKind, name: &str| {
+        let file = if kind == OwnerKind::User { "/etc/passwd" } else { "/etc/group" };
+        id_in(&std::fs::read_to_string(file).ok()?, name)
+    };
+    Owners::parse(options, &names).map_err(|error| anyhow!(error))
+}
+
+/// The number of a name in passwd(5) or group(5). These files, and not the C library's name service, which a static
+/// program cannot load.
+fn id_in(table: &str, name: &str) -> Option<u32> {
+    let mut lines = table.lines().map(|line| line.split(':'));
+    lines.find_map(|mut fields| (fields.next()? == name).then(|| fields.nth(1)?.parse().ok())?)
 }
 
 /// Opens an image with its options.
@@ -339,6 +357,25 @@ mod tests {
             Ok(source) => panic!("{text} is a {}", source.name()),
             Err(error) => format!("{error:#}"),
         }
+    }
+
+    #[test]
+    fn owners_are_named_or_numbered_and_errors_name_the_piece() {
+        let refused = |name, value: &str| match owners(&vec![(name, value.to_owned())]) {
+            Ok(_) => panic!("{name}={value} is taken"),
+            Err(error) => format!("{error:#}"),
+        };
+        assert_eq!(refused("map", "0/nosuch"), "map=0/nosuch: there is no user \"nosuch\"");
+        assert_eq!(refused("force-group", "nosuch"), "force-group=nosuch: there is no group \"nosuch\"");
+        assert!(
+            refused("perms", "a+r:u~x")
+                .starts_with("perms=a+r:u~x: \"u~x\" in \"a+r:u~x\": expected an octal")
+        );
+        assert!(
+            owners(&vec![("map", "root/1000:@root/1000".to_owned())]).is_ok_and(|owners| owners.is_some())
+        );
+        let table = "root:x:0:0:root:/root:/bin/sh\nbroken\nann:x:7:8::/:/bin/sh\n";
+        assert_eq!((id_in(table, "ann"), id_in(table, "broken"), id_in(table, "x")), (Some(7), None, None));
     }
 
     #[test]

@@ -17,6 +17,7 @@ use super::Mirror;
 use super::file::{Opened, again};
 use super::identity;
 use super::node::Node;
+use super::owners::Judge;
 use super::reach::{At, Links};
 
 /// How often the host is asked again for attributes that change all the time.
@@ -38,10 +39,10 @@ impl Mirror {
         }
         // Wherever it is by now: it may have been moved out of the source, or have no name any more.
         if let Some(open) = node.find_open(|_| true) {
-            return Ok(self.shown(node.number, identity::attr(&open.fd)?));
+            return Ok(self.shown(node.number, self.attr_at(&open.fd)?));
         }
         let seen = match self.reach(&node) {
-            Ok(at) => identity::attr(&at),
+            Ok(at) => self.attr_at(&at),
             Err(Errno::STALE) if inode.attr().nlink == 0 || inode.is_dead() => return Ok(inode.attr()),
             Err(errno) => Err(errno),
         };
@@ -71,7 +72,7 @@ impl Mirror {
         inode.update(|_| ());
         for _ in 0..TRIES {
             let asked = inode.revision();
-            let Ok(attr) = identity::attr(&fd) else { break };
+            let Ok(attr) = self.attr_at(&fd) else { break };
             let attr = self.shown(inode.ino(), attr);
             if inode.refresh_unless_changed(asked, &attr, self.believed()) {
                 return;
@@ -105,17 +106,20 @@ impl Mirror {
 
     /// `how`: the flags to open a file with that is truncated.
     fn apply(&self, op: &Op, node: &Node, target: &At<'_>, set: &SetAttr, how: OFlags) -> Result<()> {
-        let _acting = self.server.act_as(&op.cred)?;
+        let (uid, gid) = self.given(set)?;
+        let judge = self.judge_change(op, node, target, set)?;
+        let mode = set.mode.map(|mode| self.mode_for(target, mode & 0o7777)).transpose()?;
+        let _acting = judge.act()?;
         if let Some(size) = set.size {
             self.truncate(node, target, size, set.opened, how)?;
         }
-        let owner = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
+        let owner = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
         // A change of nothing is a chown of neither owner nor group: the host decides whether it removes set-id bits.
         if owner != (None, None) || !set.changes_anything() {
             chownat(target, c"", owner.0, owner.1, AtFlags::EMPTY_PATH)?;
         }
-        if let Some(mode) = set.mode {
-            chmodat(&*self.links, Links::name(target), Mode::from_raw_mode(mode & 0o7777), AtFlags::empty())?;
+        if let Some(mode) = mode {
+            chmodat(&*self.links, Links::name(target), Mode::from_raw_mode(mode), AtFlags::empty())?;
         }
         // A truncation has set its times.
         let mtime = set.mtime.filter(|&time| set.size.is_none() || time != SetTime::Now);
@@ -124,6 +128,29 @@ impl Mirror {
             utimensat(target, c"", &times, AtFlags::EMPTY_PATH)?;
         }
         Ok(())
+    }
+
+    fn judge_change<'m>(
+        &'m self,
+        op: &'m Op,
+        node: &Node,
+        target: &At<'_>,
+        set: &SetAttr,
+    ) -> Result<Judge<'m>> {
+        let mut judge = self.judge(op);
+        let writable = |open: &Opened| open.access.contains(Access::WRITE);
+        if set.size.is_some() && !(set.opened && node.find_open(writable).is_some()) {
+            judge.may(target, Access::WRITE)?;
+        }
+        let times = set.atime.is_some() || set.mtime.is_some();
+        if set.mode.is_some() || times {
+            let owns = judge.owns(&[target.as_fd()])?;
+            if times && !owns {
+                // A writer may set the times to the present; the host decides whether it does.
+                let _ = judge.may(target, Access::WRITE);
+            }
+        }
+        Ok(judge)
     }
 
     /// Truncates or extends a file. A caller that has it `opened` for writing may do so, even if its mode has

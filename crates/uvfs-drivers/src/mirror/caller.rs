@@ -92,8 +92,8 @@ impl Server {
     ///
     /// # Errors
     /// As [`Server::act_as`].
-    pub(super) fn act_on_open(&self, cred: &Cred) -> Result<Option<Acting<'_>>> {
-        if self.privileged { self.act_as(cred).map(Some) } else { Ok(None) }
+    pub(super) fn act_on_open(&self, cred: &Cred, rooted: bool) -> Result<Option<Acting<'_>>> {
+        if self.privileged { self.act_with(cred, rooted, CapabilitySet::empty()).map(Some) } else { Ok(None) }
     }
 
     /// Whether files may be lent: see [`Server::lend_as`].
@@ -107,11 +107,11 @@ impl Server {
     ///
     /// # Errors
     /// EPERM without the right to lend, and as [`Server::act_as`].
-    pub(super) fn lend_as(&self, cred: &Cred) -> Result<Acting<'_>> {
+    pub(super) fn lend_as(&self, cred: &Cred, rooted: bool) -> Result<Acting<'_>> {
         if !self.can_lend() {
             return Err(Errno::PERM);
         }
-        let mut acting = self.act_as(cred)?;
+        let mut acting = self.act_with(cred, rooted, CapabilitySet::empty())?;
         acting.leave(CapabilitySet::SYS_ADMIN)?;
         Ok(acting)
     }
@@ -121,8 +121,18 @@ impl Server {
     /// # Errors
     /// EACCES for another user if the server is not root; EPERM if the kernel refuses.
     pub(super) fn act_as(&self, cred: &Cred) -> Result<Acting<'_>> {
+        self.act_with(cred, cred.is_root(), CapabilitySet::empty())
+    }
+
+    /// The same with these capabilities. If the caller is root (`rooted`), all of the server's stay, whatever its user
+    /// is on the host; else none, even if that is root.
+    ///
+    /// # Errors
+    /// As [`Server::act_as`].
+    pub(super) fn act_with(&self, cred: &Cred, rooted: bool, grant: CapabilitySet) -> Result<Acting<'_>> {
         let mut acting = Acting { server: self, changed: Changed::default(), _thread: PhantomData };
-        if cred.uid == self.uid && (cred.gid == self.gid || !self.privileged) {
+        let same = cred.uid == self.uid && cred.gid == self.gid && rooted;
+        if same || !self.privileged && cred.uid == self.uid {
             return Ok(acting);
         }
         if !self.privileged {
@@ -134,7 +144,7 @@ impl Server {
         }
         // The guard undoes the steps that were done. A refused step was not done, and undoing it might be refused
         // too.
-        if cred.uid != 0 && !self.has_groups(&cred.groups) {
+        if !rooted && !self.has_groups(&cred.groups) {
             let groups: Vec<Gid> = cred.groups.iter().map(|&group| gid(group)).collect();
             set_thread_groups(&groups)?;
             acting.changed.groups = true;
@@ -146,9 +156,13 @@ impl Server {
         if cred.uid != 0 {
             sys::set_fs_uid(cred.uid)?;
             acting.changed.user = true;
+        }
+        if !rooted {
             // Not only those for files, which go with root's id: others override quotas and reserved space, for
             // example.
-            acting.leave(CapabilitySet::empty())?;
+            acting.leave(grant)?;
+        } else if acting.changed.user {
+            acting.leave(self.caps.effective)?;
         }
         Ok(acting)
     }

@@ -157,7 +157,8 @@ impl Mirror {
     /// source is not watched from then on. Events, which continue to come, still report changes of files that were
     /// answered before.
     pub(super) fn look(&self, fd: impl AsFd) -> Result<Seen> {
-        let seen = self.handles.look(fd)?;
+        let mut seen = self.handles.look(&fd)?;
+        seen.attr = self.owned(seen.attr, fd);
         if !seen.id.is_found_by_handle() && self.coherence.watches() {
             *self.coherence.why_not.lock() = Some("a file has no handle that events could name it by".into());
             self.coherence.watches.store(false, Release);

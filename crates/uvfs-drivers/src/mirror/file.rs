@@ -200,7 +200,9 @@ impl Mirror {
     }
 
     fn open_at(&self, op: &Op, at: &At<'_>, access: Access, flags: OFlags) -> Result<OwnedFd> {
-        let acting = self.server.act_as(&op.cred)?;
+        let mut judge = self.judge(op);
+        judge.may(at, access)?;
+        let acting = judge.act()?;
         let opened = again(|| self.links.open(at, how(access) | flags));
         let runs = access == Access::EXEC && opened.as_ref().err() == Some(&Errno::ACCESS);
         if runs {
@@ -248,7 +250,7 @@ impl Mirror {
         if !append && !open.append.is_empty() {
             return Err(Errno::PERM);
         }
-        let acting = self.server.act_on_open(&op.cred)?;
+        let acting = self.server.act_on_open(&self.on_host(&op.cred).0, op.cred.is_root())?;
         let outcome = write_all(&open, offset, data, append);
         drop(acting);
         self.settle(file.inode, &open.fd);
@@ -270,7 +272,7 @@ impl Mirror {
             Fallocate::ZeroRange { keep_size } => FallocateFlags::ZERO_RANGE | keep(keep_size),
         };
         let open = self.files.get(file.handle)?;
-        let acting = self.server.act_on_open(&op.cred)?;
+        let acting = self.server.act_on_open(&self.on_host(&op.cred).0, op.cred.is_root())?;
         let outcome = again(|| fallocate(&open.fd, flags, offset, len));
         drop(acting);
         self.settle(file.inode, &open.fd);

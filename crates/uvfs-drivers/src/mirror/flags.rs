@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::OFlags;
 use uvfs::Inode;
-use uvfs::types::{Errno, FileFlags, FlagsForm, Op, Result, mode};
+use uvfs::types::{Access, Errno, FileFlags, FlagsForm, Op, Result, mode};
 
 use super::Mirror;
 use super::file::again;
@@ -25,13 +25,18 @@ impl Mirror {
             return Err(Errno::NOTTY);
         }
         let (node, at) = self.reach_inode(inode)?;
-        let _acting = self.server.act_as(&op.cred)?;
+        let mut judge = self.judge(op);
+        judge.may(&at, Access::READ)?;
+        let _acting = judge.act()?;
         sys::file_flags(self.open_for_flags(&at, node.fmt())?, form).map_err(none)
     }
 
     pub(super) fn set_flags(&self, op: &Op, inode: &Inode<'_>, flags: &FileFlags) -> Result<()> {
         let (node, at) = self.reach_inode(inode)?;
-        let acting = self.server.act_as(&op.cred)?;
+        let mut judge = self.judge(op);
+        judge.may(&at, Access::READ)?;
+        judge.owns(&[at.as_fd()])?;
+        let acting = judge.act()?;
         let outcome = self.open_for_flags(&at, node.fmt()).and_then(|fd| {
             expect_case_kept(&fd, flags)?;
             sys::set_file_flags(fd, flags).map_err(none)

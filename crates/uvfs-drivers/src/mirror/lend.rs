@@ -90,7 +90,7 @@ impl Mirror {
             false => None,
         };
         let fd = readable.as_ref().map_or(file.fd.as_fd(), AsFd::as_fd);
-        let _acting = self.server.lend_as(&op.cred)?;
+        let _acting = self.server.lend_as(&self.on_host(&op.cred).0, op.cred.is_root())?;
         to(fd)
     }
 

@@ -12,6 +12,7 @@
 //! | `mounts`, `hidden_mounts` | the mounts inside, and the names of those that are not shown |
 //! | `submounts`, `numbers` | the mirrors of the mounts that are shown, and the numbers of their files |
 //! | `caller`, `fds` | acting in the caller's name; how many descriptors |
+//! | `owners`, `perms` | other owners, groups and permissions than the host's |
 //! | `moves`, `noreplace` | renames against walks; renaming on hosts without RENAME_NOREPLACE |
 //! | `names`, `attr`, `xattr`, `flags`, `file`, `dir` | the calls |
 //! | `lend` | files whose data the kernel of a front end reads and writes |
@@ -40,6 +41,8 @@ mod names;
 mod node;
 mod noreplace;
 mod numbers;
+mod owners;
+mod perms;
 mod reach;
 mod root;
 mod submounts;
@@ -64,6 +67,8 @@ use uvfs_cache::{Cache, InodeId};
 
 pub use identity::FileHandle;
 pub use mounts::mounted_inside;
+pub use owners::{OwnerKind, OwnerNames, Owners};
+pub use perms::Perms;
 pub use submounts::Submounts;
 
 use caller::Server;
@@ -129,9 +134,14 @@ pub struct Mirror {
     mounted: OnceLock<Mounted>,
     coherence: coherence::State,
     covers: Covers,
+    /// None: those of the host.
+    owners: Option<Arc<Owners>>,
     /// For the descriptors of its watch, if there may be many mirrors.
     _permits: Vec<Permit>,
 }
+
+/// The parts that all mirrors of a source share.
+type Shared = (Arc<Server>, Arc<Budget>, Arc<Links>, Option<Arc<Owners>>);
 
 /// Descriptors of a watcher: a group, the one that ends it, and the one that has it read the whole queue.
 const PER_WATCHER: usize = 3;
@@ -142,7 +152,7 @@ impl Mirror {
     /// # Errors
     /// It is no directory or cannot be opened, or the kernel lacks a needed call.
     pub fn new(source: &Path, ttl: Duration) -> std::result::Result<Arc<Self>, Refused> {
-        Self::outermost(source, ttl, Numbering::Host)
+        Self::with_owners(source, ttl, false, None)
     }
 
     /// [`Mirror::new`] for a mirror with [`Submounts`], which show the mounts inside. Inode numbers have room for
@@ -151,14 +161,23 @@ impl Mirror {
     /// # Errors
     /// As [`Mirror::new`].
     pub fn across_mounts(source: &Path, ttl: Duration) -> std::result::Result<Arc<Self>, Refused> {
-        Self::outermost(source, ttl, Numbering::Device { device: 0, mount: 0 })
+        Self::with_owners(source, ttl, true, None)
     }
 
-    fn outermost(
+    /// The two above, with other owners, groups or permissions than the host's.
+    ///
+    /// # Errors
+    /// As [`Mirror::new`].
+    pub fn with_owners(
         source: &Path,
         ttl: Duration,
-        numbering: Numbering,
+        across_mounts: bool,
+        owners: Option<Owners>,
     ) -> std::result::Result<Arc<Self>, Refused> {
+        let numbering = match across_mounts {
+            true => Numbering::Device { device: 0, mount: 0 },
+            false => Numbering::Host,
+        };
         let shown = source.display();
         let refused = |errno: Errno| Refused(format!("{shown} cannot be mirrored: {errno}"));
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -177,12 +196,12 @@ impl Mirror {
             |error: Errno| Refused(format!("/proc/self/fd cannot be used: {error}; is /proc mounted?"));
         let links = Links::new().map_err(unusable)?;
         readlinkat(&links, Links::name(&source), Vec::new()).map_err(unusable)?;
-        let lists = numbering != Numbering::Host || xattr::has_lists(&source);
+        let lists = owners.is_none() && (across_mounts || xattr::has_lists(&source));
         let server = Arc::new(Server::new().map_err(refused)?);
         let budget = Arc::new(Budget::new());
         let streams = budget.streams;
         let base = Base::Source(Arc::new(source));
-        let shared = (server, budget, Arc::new(links));
+        let shared = (server, budget, Arc::new(links), owners.map(Arc::new));
         Self::build(base, ttl, numbering, lists, shared, (streams, Vec::new())).map_err(refused)
     }
 
@@ -197,7 +216,8 @@ impl Mirror {
         let numbering = number(root::device_of(base.open()?)?).ok_or(Errno::NFILE)?;
         let permits = (0..PER_WATCHER).map(|_| self.budget.permit()).collect::<Result<_>>()?;
         // No directory is kept open: the host could not unmount it.
-        let shared = (Arc::clone(&self.server), Arc::clone(&self.budget), Arc::clone(&self.links));
+        let owners = self.owners.clone();
+        let shared = (Arc::clone(&self.server), Arc::clone(&self.budget), Arc::clone(&self.links), owners);
         Self::build(base, self.ttl, numbering, self.lists, shared, (0, permits))
     }
 
@@ -206,7 +226,7 @@ impl Mirror {
         ttl: Duration,
         numbering: Numbering,
         lists: bool,
-        (server, budget, links): (Arc<Server>, Arc<Budget>, Arc<Links>),
+        (server, budget, links, owners): Shared,
         (streams, permits): (usize, Vec<Permit>),
     ) -> Result<Arc<Self>> {
         let (seen, handles, made, lends) = {
@@ -237,6 +257,7 @@ impl Mirror {
             mounted: OnceLock::new(),
             coherence: coherence::State::default(),
             covers: Covers::default(),
+            owners,
             _permits: permits,
         }))
     }
@@ -313,7 +334,7 @@ impl Driver for Mirror {
             // Changes by others are reported to one cache.
             return Err(Errno::BUSY);
         }
-        let attr = self.shown(self.root, identity::attr(self.base.open()?)?);
+        let attr = self.shown(self.root, self.attr_at(self.base.open()?)?);
         Ok(NewInode { attr, private: self.answer_number(), ttl: self.believed() })
     }
 

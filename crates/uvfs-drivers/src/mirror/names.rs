@@ -5,7 +5,7 @@
 //! file is looked at through the descriptor that making it returned, if there is one.
 
 use std::ffi::OsStr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
@@ -22,11 +22,20 @@ use super::file::how;
 use super::identity::{self, Identity, Seen, unpack_dev};
 use super::node::{Node, Place};
 use super::noreplace::rename_to_free;
+use super::owners::Judge;
 use super::reach::{At, Links, moved};
 
 /// A name in the form of rustix' paths.
 fn os(name: &[u8]) -> &OsStr {
     OsStr::from_bytes(name)
+}
+
+/// The access to a directory that a change of one of its names needs.
+const CHANGES: Access = Access::WRITE.union(Access::EXEC);
+
+/// The owner of either may remove a name from a sticky directory.
+fn owners_of<'f>(dir: &'f At<'_>, file: Option<&'f OwnedFd>) -> Vec<BorrowedFd<'f>> {
+    std::iter::once(dir.as_fd()).chain(file.map(AsFd::as_fd)).collect()
 }
 
 impl Mirror {
@@ -63,7 +72,7 @@ impl Mirror {
         if told == self.coherence.told() {
             return Ok(answer);
         }
-        match identity::attr(fd) {
+        match self.attr_at(fd) {
             Ok(attr) => Ok(NewInode { attr: self.shown(answer.attr.ino, attr), ..answer }),
             Err(errno) => {
                 self.table.let_go(answer.attr.ino);
@@ -138,7 +147,10 @@ impl Mirror {
         let permissions = self.permissions(op, (&node, &at), make);
         // Without this it may be linked.
         let bound = if linkable { OFlags::empty() } else { OFlags::EXCL };
-        let acting = self.server.act_as(&op.cred)?;
+        self.may_make(op, make.mode)?;
+        let mut judge = self.judge(op);
+        judge.may(&at, CHANGES)?;
+        let acting = judge.act()?;
         let fd = openat(&at, c".", OFlags::TMPFILE | OFlags::CLOEXEC | bound | how(access), permissions);
         drop(acting);
         let fd = fd?;
@@ -179,7 +191,10 @@ impl Mirror {
         access: Option<Access>,
     ) -> Result<OwnedFd> {
         let permissions = self.permissions(op, (dir, at), make);
-        let acting = self.server.act_as(&op.cred)?;
+        self.may_make(op, make.mode)?;
+        let mut judge = self.judge(op);
+        judge.may(at, CHANGES)?;
+        let acting = judge.act()?;
         let kind = match make.mode & mode::S_IFMT {
             mode::S_IFREG => {
                 let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -211,7 +226,10 @@ impl Mirror {
     pub(super) fn add_link(&self, op: &Op, inode: &Inode<'_>, dir: &Inode<'_>, name: &[u8]) -> Result<()> {
         let (node, file) = self.reach_inode(inode)?;
         let (dir_node, at) = self.reach_inode(dir)?;
-        let acting = self.server.act_as(&op.cred)?;
+        let mut judge = self.judge(op);
+        judge.may(&at, CHANGES)?;
+        judge.owns(&[file.as_fd()])?;
+        let acting = judge.act()?;
         // By the descriptor: the very file that was compared, even if it is a symbolic link.
         let linked = linkat(&*self.links, Links::name(&file), &at, os(name), AtFlags::SYMLINK_FOLLOW);
         drop(acting);
@@ -235,7 +253,10 @@ impl Mirror {
         let node = self.node(inode)?;
         let file = self.expect(&at, &dir_node, name, &node)?;
         let is_dir = node.fmt() == mode::S_IFDIR;
-        let acting = self.server.act_as(&op.cred)?;
+        let mut judge = self.judge(op);
+        judge.may(&at, CHANGES)?;
+        judge.owns(&owners_of(&at, file.as_ref()))?;
+        let acting = judge.act()?;
         let removed = unlinkat(&at, os(name), if is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() });
         drop(acting);
         self.settle(dir, &at);
@@ -299,8 +320,11 @@ impl Mirror {
             (false, None) => RenameFlags::NOREPLACE,
             (false, Some(_)) => RenameFlags::empty(),
         } | more;
+        let replaced = victim.as_ref().and_then(|(_, _, file)| file.as_ref());
+        let moves_dir = node.fmt() == mode::S_IFDIR && !Arc::ptr_eq(&from_node, &to_node);
+        let judge = self.judge_move(op, (&from, file.as_ref()), (&to, replaced), moves_dir)?;
         let moving = self.moves.begin();
-        let acting = self.server.act_as(&op.cred)?;
+        let acting = judge.act()?;
         let outcome = match renameat_with(&from, os(from_name), &to, os(to_name), flags) {
             // A file system without flags.
             Err(Errno::INVAL) if flags == RenameFlags::NOREPLACE => {
@@ -344,6 +368,27 @@ impl Mirror {
                 Err(if errno == Errno::EXIST && target.is_none() { Errno::STALE } else { errno })
             }
         }
+    }
+
+    /// `moves_dir`: a directory gets another parent, which is written in it.
+    fn judge_move<'m>(
+        &'m self,
+        op: &'m Op,
+        (from, file): (&At<'_>, Option<&OwnedFd>),
+        (to, replaced): (&At<'_>, Option<&OwnedFd>),
+        moves_dir: bool,
+    ) -> Result<Judge<'m>> {
+        let mut judge = self.judge(op);
+        judge.may(from, CHANGES)?;
+        judge.may(to, CHANGES)?;
+        judge.owns(&owners_of(from, file))?;
+        if replaced.is_some() {
+            judge.owns(&owners_of(to, replaced))?;
+        }
+        if let Some(dir) = file.filter(|_| moves_dir) {
+            judge.may(dir, Access::WRITE)?;
+        }
+        Ok(judge)
     }
 
     /// The inode that had the new name has one link less.

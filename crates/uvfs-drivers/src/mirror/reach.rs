@@ -274,7 +274,8 @@ impl Mirror {
         let components = self.components(&node.place()?, false).ok()?;
         let mut path = Vec::with_capacity(256);
         components.iter().rev().for_each(|name| add_component(&mut path, name));
-        if path.len() > PART || node.covered() {
+        // Other owners are judged by the file, which is not known yet.
+        if path.len() > PART || node.covered() || self.owners.is_some() {
             return None;
         }
         let base = self.base.open().ok()?;

@@ -17,12 +17,12 @@ use std::sync::Arc;
 use rustix::fs::{
     XattrFlags as HostFlags, getxattr, getxattr_query, listxattr, listxattr_query, removexattr, setxattr,
 };
-use uvfs::types::{Attr, Errno, Op, Result, XattrFlags};
+use uvfs::types::{Access, Attr, Errno, Op, Result, XattrFlags};
 use uvfs::{Acl, AclKind, Inode};
 
 use super::Mirror;
-use super::identity;
 use super::node::Node;
+use super::owners::Judge;
 use super::reach::{At, proc_path};
 
 /// Most values fit; a larger one is asked for twice.
@@ -38,6 +38,11 @@ fn asked_of_each(name: &[u8]) -> bool {
 /// listed.
 fn has_none(path: &str) -> bool {
     listxattr_query(path) == Ok(0) && getxattr_query(path, LABEL) == Err(Errno::NODATA)
+}
+
+/// Whether a file's readers read it, and its writers set it.
+fn is_users(name: &[u8]) -> bool {
+    name.starts_with(b"user.")
 }
 
 const LABEL: &[u8] = b"security.selinux";
@@ -101,7 +106,7 @@ impl Mirror {
         if list.is_none() {
             // Attributes of the same moment or later, unless they have changed since: then the list is asked for once
             // more.
-            let attr = Attr { acl: false, ..self.shown(inode.ino(), identity::attr(&at)?) };
+            let attr = Attr { acl: false, ..self.shown(inode.ino(), self.attr_at(&at)?) };
             inode.refresh_unless_changed(asked, &attr, self.believed());
         }
         Ok(list.map(Arc::new))
@@ -118,7 +123,7 @@ impl Mirror {
 
     pub(super) fn get_xattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<Vec<u8>> {
         let node = self.node(inode)?;
-        if node.covered() || (asked_of_each(name) && self.is_bare(&node)) {
+        if node.covered() || self.is_withheld(name) || (asked_of_each(name) && self.is_bare(&node)) {
             return Err(Errno::NODATA);
         }
         let _turn = self.budget.turn();
@@ -126,7 +131,11 @@ impl Mirror {
         let at = self.reach_to_ask(&node, inode)?;
         let path = proc_path(&at);
         if !asked_of_each(name) {
-            let _acting = self.server.act_as(&op.cred)?;
+            let mut judge = self.judge(op);
+            if is_users(name) {
+                judge.may(&at, Access::READ)?;
+            }
+            let _acting = judge.act()?;
             return value(&path, name);
         }
         match value(&path, name) {
@@ -156,7 +165,24 @@ impl Mirror {
         if let Some(bare) = bare.filter(|_| names.is_empty() && has_none(&path)) {
             self.mark_bare(&node, &bare);
         }
-        Ok(names)
+        if self.owners.is_none() {
+            return Ok(names);
+        }
+        let kept = names.split_inclusive(|byte| *byte == 0).filter(|name| !self.is_withheld(name));
+        Ok(kept.collect::<Vec<_>>().concat())
+    }
+
+    /// # Errors
+    /// EOPNOTSUPP for an attribute that is not there under other owners, EACCES.
+    fn judge_attribute<'m>(&'m self, op: &'m Op, at: &At<'_>, name: &[u8]) -> Result<Judge<'m>> {
+        if self.is_withheld(name) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let mut judge = self.judge(op);
+        if is_users(name) {
+            judge.may(at, Access::WRITE)?;
+        }
+        Ok(judge)
     }
 
     pub(super) fn set_xattr(
@@ -171,7 +197,7 @@ impl Mirror {
         how.set(HostFlags::CREATE, flags.contains(XattrFlags::CREATE));
         how.set(HostFlags::REPLACE, flags.contains(XattrFlags::REPLACE));
         let (node, at) = self.reach_inode(inode)?;
-        let acting = self.server.act_as(&op.cred)?;
+        let acting = self.judge_attribute(op, &at, name)?.act()?;
         let outcome = setxattr(proc_path(&at), name, value, how);
         drop(acting);
         self.not_bare(&node);
@@ -182,7 +208,7 @@ impl Mirror {
 
     pub(super) fn remove_xattr(&self, op: &Op, inode: &Inode<'_>, name: &[u8]) -> Result<()> {
         let (_, at) = self.reach_inode(inode)?;
-        let acting = self.server.act_as(&op.cred)?;
+        let acting = self.judge_attribute(op, &at, name)?.act()?;
         let outcome = removexattr(proc_path(&at), name);
         drop(acting);
         self.settle(inode, &at);

@@ -21,6 +21,7 @@ mod mirror;
 mod nameless;
 mod nodes;
 mod outside;
+mod owners;
 mod privileges;
 mod published;
 mod scoped;
@@ -57,6 +58,7 @@ fn main() {
         nameless::TESTS,
         nodes::TESTS,
         outside::TESTS,
+        owners::TESTS,
         privileges::TESTS,
         published::TESTS,
         scoped::TESTS,
