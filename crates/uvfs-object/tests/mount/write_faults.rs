@@ -13,7 +13,7 @@ use uvfs_object::ObjectOptions;
 
 use crate::bucket::{Fault, Write};
 use crate::faults::errno;
-use crate::fixture::{Fixture, Served, bytes, options, within};
+use crate::fixture::{Fixture, Served, bytes, hasty, options, usual_or_full, within};
 use crate::writes::two;
 
 const PART: usize = 5 << 20;
@@ -23,9 +23,9 @@ fn create(path: &Path) -> File {
 }
 
 pub fn tried_again() {
-    let mount = Fixture::of(|_| {}, &options());
+    let mount = Fixture::of(|_| {}, &hasty());
     // Each of them is answered with a fault, or done and its answer lost; in the long form twice, which waits longer.
-    let times = if std::env::var_os("UVFS_FULL").is_some() { 2 } else { 1 };
+    let times = usual_or_full(1, 2);
     for (n, fault) in [Fault::SlowDown, Fault::Silence, Fault::Lost].into_iter().enumerate() {
         for (kind, len) in [
             (Write::Put, 100),
@@ -57,7 +57,7 @@ pub fn tried_again() {
 }
 
 pub fn lost() {
-    let mount = Fixture::of(|bucket| bucket.put("old", "old"), &options());
+    let mount = Fixture::of(|bucket| bucket.put("old", "old"), &hasty());
     // Every attempt is done, and no answer comes: a HEAD decides.
     for (name, kind, len) in
         [("new", Write::Put, 10), ("large", Write::Complete, 2 * PART), ("old", Write::Put, 20)]
@@ -258,7 +258,7 @@ fn storms(rename: bool) -> Fixture {
         scope.spawn(|| storm.read(&two));
         let begun = Instant::now();
         // The pause is the storm's pace: each step of the clock makes all names stale.
-        while begun.elapsed() < Duration::from_secs(6) || storm.seen.load(Relaxed) < 100 {
+        while begun.elapsed() < Duration::from_secs(usual_or_full(3, 12)) || storm.seen.load(Relaxed) < 100 {
             std::thread::sleep(Duration::from_millis(20));
             one.handle().advance_clock(5_000);
             assert!(begun.elapsed() < Duration::from_secs(60), "too slow: {:?} read", storm.seen);
