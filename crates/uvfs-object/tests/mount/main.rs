@@ -7,6 +7,7 @@ mod data;
 mod faults;
 mod fixture;
 mod in_flight;
+mod kills;
 mod names;
 mod tls;
 mod write_faults;
@@ -58,6 +59,7 @@ const TESTS: &[(&str, fn())] = &[
     ("a_list_in_flight_undoes_no_change", in_flight::changes),
     ("a_reader_misses_no_file_that_is_published_meanwhile", in_flight::reader),
     ("what_was_acknowledged_survives_kill_9", write_faults::server_killed),
+    ("kills_in_a_storm_of_two_mounts_lose_nothing", kills::storm),
     ("without_conditions_the_last_writer_wins", write_faults::unconditional),
     ("a_listing_that_fails_midway_makes_nothing_complete", faults::midway),
     ("throttling_is_waited_for", faults::throttled),

@@ -149,7 +149,7 @@ pub fn failed() {
 }
 
 /// A content that says whether it is whole.
-fn version(name: usize, number: u64) -> Vec<u8> {
+pub fn version(name: usize, number: u64) -> Vec<u8> {
     let len = 100 + (number as usize * 7919) % 300_000;
     let mut all = format!("{name} {number} {len}\n").into_bytes();
     let seed = (name as u64) << 32 | number;
@@ -158,7 +158,7 @@ fn version(name: usize, number: u64) -> Vec<u8> {
 }
 
 /// The name and the number of a content, if it is whole.
-fn parse(data: &[u8]) -> Option<(usize, u64)> {
+pub fn parse(data: &[u8]) -> Option<(usize, u64)> {
     let end = data.iter().position(|byte| *byte == b'\n')?;
     let words = std::str::from_utf8(&data[..end]).ok()?;
     let mut words = words.split(' ').map(|word| word.parse::<u64>().ok());
