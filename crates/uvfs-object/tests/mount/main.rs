@@ -4,6 +4,7 @@
 #[path = "../../examples/s3_server/bucket.rs"]
 mod bucket;
 mod data;
+mod disk;
 mod faults;
 mod fixture;
 mod in_flight;
@@ -34,6 +35,11 @@ const TESTS: &[(&str, fn())] = &[
     ("a_small_file_costs_one_get", data::one_get),
     ("random_reads_read_little", data::random),
     ("data_in_memory_is_bounded", data::bounded),
+    ("a_later_mount_reads_from_the_disk", disk::restart),
+    ("damaged_entries_on_the_disk_are_fetched_again", disk::damaged),
+    ("data_on_the_disk_is_bounded", disk::bounded),
+    ("directories_that_others_may_write_are_refused", disk::refused),
+    ("a_full_disk_is_no_error", disk::full),
     ("an_open_sees_what_the_store_has", data::close_to_open),
     ("an_open_file_is_one_version", data::one_version),
     ("files_are_read_while_their_nodes_are_evicted", data::evicted),
