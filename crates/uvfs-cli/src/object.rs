@@ -84,6 +84,9 @@ mod here {
                     size => options.part_size = size,
                 },
                 "unconditional" => options.conditional = false,
+                "cache-dir" if value.starts_with('/') => options.cache_dir = Some(value.into()),
+                "cache-dir" => bail!("cache-dir={value}: expected a path that begins with a slash"),
+                "cache-size" => options.cache_size = bytes(name, &value)?,
                 "read-ahead" => options.read_ahead = bytes(name, &value)?,
                 _ => bail!("option {name} is in the table but not understood"),
             }
@@ -205,7 +208,7 @@ mod tests {
         let with =
             |options: &str| args::Mount { options: vec![options.to_owned()], ..args::Mount::default() };
         check(
-            &with("ro,unconditional,endpoint=http://x:9000,ttl=0.5,part-size=1m,read-ahead=0,memory=64m"),
+            &with("ro,unconditional,endpoint=http://x:9000,ttl=0.5,part-size=1m,read-ahead=0,cache-dir=/c,cache-size=1g,memory=64m"),
             "s3://b/p",
         )
         .expect("good");

@@ -189,6 +189,8 @@ const KNOWN: &[Known] = &[
         "BYTES",
         "most bytes that are read ahead of a sequential reader (default 32m; 0: none)",
     ),
+    value(Of::Object, "cache-dir", "DIR", "keep data in this directory too, for later reads and mounts"),
+    value(Of::Object, "cache-size", "BYTES", "most bytes in cache-dir (default 1g)"),
 ];
 
 /// Options of a file system, still as text: name and value.

@@ -50,6 +50,8 @@ fn text(figures: &ObjectFigures) -> String {
         ("bytes", figures.name_bytes),
         ("data_bytes", figures.data.0),
         ("data_bytes_peak", figures.data.1),
+        ("disk_bytes", figures.disk_bytes),
+        ("disk_reads", figures.disk_reads),
         ("memory/limit", figures.limit),
     ];
     lines.iter().fold(String::new(), |mut text, (name, value)| {

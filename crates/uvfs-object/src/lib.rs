@@ -16,6 +16,7 @@
 //! | `lookup` | lookups |
 //! | `dir_handle` | open directories |
 //! | `object_reader`, `data_budget` | open objects, read-ahead, and the bound on data |
+//! | `disk_cache` | data on a disk, for later mounts |
 //! | `upload` | a file that is being written |
 //! | `writers`, `changes` | how it reaches the tree; changes of names |
 //! | `changed` | this mount's changes, for LISTs that began before |
@@ -32,6 +33,7 @@ mod changes;
 mod control;
 mod data_budget;
 mod dir_handle;
+mod disk_cache;
 mod dying;
 mod http_client;
 mod listings;

@@ -91,6 +91,10 @@ pub struct ObjectFigures {
     pub gets: u64,
     /// Bytes that these have brought.
     pub bytes_read: u64,
+    /// Bytes in the cache on a disk.
+    pub disk_bytes: u64,
+    /// Reads that it has answered.
+    pub disk_reads: u64,
 }
 
 /// A handle to an [`ObjectFs`], useful after the mount.
@@ -141,6 +145,7 @@ impl ObjectFs {
     }
 
     pub(crate) fn of(store: Store, options: &ObjectOptions) -> std::result::Result<Self, OpenError> {
+        let store = store.with_disk(options)?;
         let tree = Tree::new(store.prefix(), options)
             .map_err(|error| OpenError::new(format!("no memory for the tables: {error}")))?;
         let tree = Arc::new(tree);
@@ -177,6 +182,7 @@ impl Core {
     fn figures(&self) -> ObjectFigures {
         let counters = self.tree.cache().counters();
         let [lists, heads, gets, bytes_read] = self.store.counts();
+        let (disk_bytes, disk_reads) = self.store.disk_figures();
         ObjectFigures {
             unshown_keys: self.listings.unshown.count(),
             running: self.calls.running(),
@@ -190,6 +196,8 @@ impl Core {
             heads,
             gets,
             bytes_read,
+            disk_bytes,
+            disk_reads,
         }
     }
 

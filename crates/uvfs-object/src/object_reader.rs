@@ -39,6 +39,12 @@ struct Filled {
     _share: DataShare,
 }
 
+impl AsRef<Bytes> for Filled {
+    fn as_ref(&self) -> &Bytes {
+        &self.data
+    }
+}
+
 type Fetch = Shared<BoxFuture<'static, Result<Arc<Filled>, Failed>>>;
 
 /// A task that ends with its last user.
@@ -99,13 +105,21 @@ async fn fetch(
     range: Range<u64>,
     share: DataShare,
 ) -> Result<Arc<Filled>, Failed> {
-    let read = store.read(&key, &want, range).await?;
+    if let Some(data) = store.kept(&key, &want, &range).await {
+        return Ok(Arc::new(Filled { data, _share: share }));
+    }
+    let read = store.read(&key, &want, range.clone()).await?;
     let is_same = match read.version {
         Some(version) => want.is(&version),
         // The answer did not say. If the object is still that version, the bytes before were too.
         None => store.head(&key).await?.is_some_and(|now| want.is(&now)),
     };
-    if is_same { Ok(Arc::new(Filled { data: read.data, _share: share })) } else { Err(libc::ESTALE) }
+    if !is_same {
+        return Err(libc::ESTALE);
+    }
+    let filled = Arc::new(Filled { data: read.data, _share: share });
+    store.keep(&key, &want, &range, filled.clone());
+    Ok(filled)
 }
 
 impl OpenObject {
@@ -124,7 +138,7 @@ impl OpenObject {
         let most = (budget.limit() / 4).max(FIRST);
         let size = version.size;
         let object = Arc::new(Self {
-            source: Mutex::new(Source { key: key.into(), version: Arc::new(version) }),
+            source: Mutex::new(Source { key: key.as_str().into(), version: Arc::new(version) }),
             size,
             store,
             budget: budget.clone(),
@@ -135,12 +149,20 @@ impl OpenObject {
             last_read: AtomicU64::new(budget.tick()),
         });
         budget.register(&object);
-        if object.size == 0 {
+        let first = 0..FIRST.min(size);
+        // What is on the disk does not show which version the store has now.
+        let is_kept = object.store.is_kept(&key, &object.source().version, &first);
+        if size == 0 || is_kept {
             let Source { key, version } = object.source();
             let now = object.store.head(&key).await?;
-            return if now.is_some_and(|now| version.is(&now)) { Ok(object) } else { Err(libc::ESTALE) };
+            if !now.is_some_and(|now| version.is(&now)) {
+                return Err(libc::ESTALE);
+            }
+            if size == 0 {
+                return Ok(object);
+            }
         }
-        let first = object.start(&mut object.window.lock(), 0..FIRST.min(object.size), true);
+        let first = object.start(&mut object.window.lock(), first, true);
         if let Some(fetch) = first {
             fetch.await?;
         }

@@ -20,6 +20,10 @@ pub struct ObjectOptions {
     pub part_size: u64,
     /// The most bytes that are read ahead of a sequential reader. 0: none.
     pub read_ahead: u64,
+    /// Keep data in this directory too, for later reads and mounts.
+    pub cache_dir: Option<std::path::PathBuf>,
+    /// Most bytes there.
+    pub cache_size: u64,
     /// Bytes for names and data; 0: no limit for names, and [`DATA_DEFAULT`] for data. Otherwise a quarter is for data.
     pub memory: u64,
     /// How long a request of the kernel may take, retries included. Then it is EIO.
@@ -49,6 +53,8 @@ impl Default for ObjectOptions {
             ttl: Duration::from_secs(60),
             part_size: 8 << 20,
             read_ahead: 32 << 20,
+            cache_dir: None,
+            cache_size: 1 << 30,
             memory: 0,
             deadline: Duration::from_secs(90),
             call_timeout: Duration::from_secs(20),

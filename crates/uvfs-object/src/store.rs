@@ -18,6 +18,7 @@ use opendal::services::{Fs, Memory, S3};
 use opendal::{EntryMode, ErrorKind, Lister, Metadata, Operator};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use crate::disk_cache::DiskCache;
 use crate::location::Location;
 use crate::options::ObjectOptions;
 use crate::version::Version;
@@ -55,6 +56,7 @@ pub(crate) struct Store {
     prefix: String,
     calls: Arc<Semaphore>,
     counted: Arc<Counted>,
+    disk: Option<Arc<DiskCache>>,
 }
 
 /// Calls so far; those that were tried again count once.
@@ -210,7 +212,58 @@ impl Store {
             prefix: prefix.to_owned(),
             calls: Arc::new(Semaphore::new(CALLS)),
             counted: Arc::default(),
+            disk: None,
         }
+    }
+
+    /// Use the cache on a disk that the options ask for.
+    ///
+    /// # Errors
+    /// One sentence: the directory cannot be used.
+    pub(crate) fn with_disk(mut self, options: &ObjectOptions) -> Result<Self, OpenError> {
+        if let Some(dir) = &options.cache_dir {
+            let info = self.op.info();
+            let endpoint = options.endpoint.clone().or_else(|| std::env::var("AWS_ENDPOINT_URL").ok());
+            let name = format!("{} {} {} {endpoint:?}", info.scheme(), info.name(), info.root());
+            self.disk = Some(Arc::new(DiskCache::open(dir, options.cache_size, name)?));
+        }
+        Ok(self)
+    }
+
+    /// Bytes in the cache on a disk, and reads that it has answered.
+    pub(crate) fn disk_figures(&self) -> (u64, u64) {
+        self.disk.as_ref().map_or((0, 0), |disk| disk.figures())
+    }
+
+    /// Whether a range is in the cache on a disk, as far as its index knows.
+    pub(crate) fn is_kept(&self, key: &str, version: &Version, range: &Range<u64>) -> bool {
+        self.disk.as_ref().is_some_and(|disk| disk.names(key, version, range).is_some())
+    }
+
+    /// A range from the cache on a disk.
+    pub(crate) async fn kept(&self, key: &str, version: &Arc<Version>, range: &Range<u64>) -> Option<Bytes> {
+        let disk = self.disk.clone()?;
+        let names = disk.names(key, version, range)?;
+        let (version, range) = (version.clone(), range.clone());
+        tokio::task::spawn_blocking(move || disk.read(&names, &version, &range)).await.ok()?
+    }
+
+    /// Keep a range in the cache on a disk, in the background; the bytes count as data until then. If the disk is slow, it is not
+    /// kept.
+    pub(crate) fn keep(
+        &self,
+        key: &Arc<str>,
+        version: &Arc<Version>,
+        range: &Range<u64>,
+        data: Arc<impl AsRef<Bytes> + Send + Sync + 'static>,
+    ) {
+        let Some(disk) = self.disk.clone() else { return };
+        let Ok(permit) = disk.waiting.clone().try_acquire_owned() else { return };
+        let (key, version, range) = (key.clone(), version.clone(), range.clone());
+        tokio::task::spawn_blocking(move || {
+            disk.keep(&key, &version, &range, (*data).as_ref());
+            drop(permit);
+        });
     }
 
     /// The right to one call. `None` would mean that the semaphore was closed, which nobody does.

@@ -60,6 +60,11 @@ impl Bucket {
         self.0.writes.uploads.lock().len()
     }
 
+    /// What a lifecycle rule does: end uploads that were neither completed nor given up. Returns how many.
+    pub fn end_uploads(&self) -> usize {
+        std::mem::take(&mut *self.0.writes.uploads.lock()).len()
+    }
+
     /// Objects that were replaced by requests without a condition.
     pub fn blind(&self) -> u64 {
         self.0.writes.blind.load(Relaxed)

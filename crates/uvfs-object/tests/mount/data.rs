@@ -81,14 +81,12 @@ pub fn bounded() {
     let mount = Fixture::new(served, "", &ObjectOptions { memory: 16 << 20, ..options() });
     let mut files: Vec<_> =
         (0..12).map(|n| File::open(mount.path(&format!("f{n}"))).expect("open")).collect();
+    let written: Vec<_> = (0..12).map(|n| bytes(8 << 20, n)).collect();
     let mut buffer = vec![0; 1 << 20];
     for round in 0..8usize {
         for (n, file) in files.iter_mut().enumerate() {
             file.read_exact(&mut buffer).expect("read");
-            assert!(
-                buffer[..] == bytes(8 << 20, n as u64)[round << 20..][..1 << 20],
-                "file {n}, MiB {round}"
-            );
+            assert!(buffer[..] == written[n][round << 20..][..1 << 20], "file {n}, MiB {round}");
         }
     }
     let (_, peak) = mount.handle().figures().data;

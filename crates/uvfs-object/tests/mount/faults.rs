@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use uvfs_object::{Location, ObjectOptions, mount};
 
 use crate::bucket::Fault;
-use crate::fixture::{Fixture, Served, bytes, options, within};
+use crate::fixture::{Fixture, Served, bytes, hasty, options, within};
 
 pub fn errno<R: std::fmt::Debug>(done: std::io::Result<R>) -> i32 {
     done.expect_err("a fault").raw_os_error().unwrap_or_default()
@@ -56,7 +56,7 @@ pub fn throttled() {
 
 pub fn truncated() {
     let len = 500_000;
-    let mount = Fixture::of(|bucket| bucket.put("f", bytes(len, 1)), &options());
+    let mount = Fixture::of(|bucket| bucket.put("f", bytes(len, 1)), &hasty());
     // A body that breaks off is tried again, from where it broke off or anew.
     mount.bucket().plan_gets(&[Fault::Truncated]);
     assert!(fs::read(mount.path("f")).expect("read") == bytes(len, 1));
@@ -73,7 +73,7 @@ pub fn truncated() {
 pub fn silent() {
     let served = Served::new();
     served.bucket.put("f", bytes(100, 1));
-    let options = ObjectOptions { deadline: Duration::from_millis(1500), ..options() };
+    let options = ObjectOptions { deadline: Duration::from_millis(1500), ..hasty() };
     let mount = Fixture::new(served, "", &options);
     mount.path("f").metadata().expect("known");
     // One time-out is waited for.

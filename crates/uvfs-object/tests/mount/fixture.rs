@@ -112,10 +112,15 @@ impl Fixture {
     }
 }
 
-/// Options for tests: short pauses, and a kernel that asks soon.
+/// Options for tests in which a store is silent: a call is given up soon.
+pub fn hasty() -> ObjectOptions {
+    ObjectOptions { call_timeout: Duration::from_millis(700), ..options() }
+}
+
+/// Options for tests: few attempts, and small parts. Calls have time, since a loaded machine is no fault of the store.
 pub fn options() -> ObjectOptions {
     ObjectOptions {
-        call_timeout: Duration::from_millis(700),
+        call_timeout: Duration::from_secs(20),
         retries: 3,
         part_size: 256 << 10,
         read_ahead: 1 << 20,
@@ -139,11 +144,17 @@ pub fn within(time: Duration, mut holds: impl FnMut() -> bool) -> bool {
 /// Bytes that differ at every place, and from file to file.
 pub fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let step = || {
+    let mut all = vec![0; len];
+    for word in all.chunks_mut(8) {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        state as u8
-    };
-    std::iter::repeat_with(step).take(len).collect()
+        word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
+    }
+    all
+}
+
+/// The second one if the environment has `UVFS_FULL`, as in `ci/test.sh --full`.
+pub fn usual_or_full<T>(usual: T, full: T) -> T {
+    if std::env::var_os("UVFS_FULL").is_some() { full } else { usual }
 }

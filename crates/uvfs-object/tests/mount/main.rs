@@ -4,9 +4,11 @@
 #[path = "../../examples/s3_server/bucket.rs"]
 mod bucket;
 mod data;
+mod disk;
 mod faults;
 mod fixture;
 mod in_flight;
+mod kills;
 mod names;
 mod tls;
 mod write_faults;
@@ -33,6 +35,11 @@ const TESTS: &[(&str, fn())] = &[
     ("a_small_file_costs_one_get", data::one_get),
     ("random_reads_read_little", data::random),
     ("data_in_memory_is_bounded", data::bounded),
+    ("a_later_mount_reads_from_the_disk", disk::restart),
+    ("damaged_entries_on_the_disk_are_fetched_again", disk::damaged),
+    ("data_on_the_disk_is_bounded", disk::bounded),
+    ("directories_that_others_may_write_are_refused", disk::refused),
+    ("a_full_disk_is_no_error", disk::full),
     ("an_open_sees_what_the_store_has", data::close_to_open),
     ("an_open_file_is_one_version", data::one_version),
     ("files_are_read_while_their_nodes_are_evicted", data::evicted),
@@ -58,6 +65,7 @@ const TESTS: &[(&str, fn())] = &[
     ("a_list_in_flight_undoes_no_change", in_flight::changes),
     ("a_reader_misses_no_file_that_is_published_meanwhile", in_flight::reader),
     ("what_was_acknowledged_survives_kill_9", write_faults::server_killed),
+    ("kills_in_a_storm_of_two_mounts_lose_nothing", kills::storm),
     ("without_conditions_the_last_writer_wins", write_faults::unconditional),
     ("a_listing_that_fails_midway_makes_nothing_complete", faults::midway),
     ("throttling_is_waited_for", faults::throttled),
@@ -72,6 +80,27 @@ const TESTS: &[(&str, fn())] = &[
     ("secrets_show_neither_in_ps_nor_in_mounts_nor_in_logs", tls::secrets),
 ];
 
+/// Processes that run all tests, and the number of one of them in its environment.
+const PROCESSES: usize = 4;
+const SHARE: &str = "UVFS_TEST_OBJECT_SHARE";
+
+/// The status of all tests, each in one of several processes.
+fn side_by_side(args: &[String]) -> i32 {
+    let run = |share: usize| {
+        let program = std::env::current_exe().expect("this program");
+        let run = std::process::Command::new(program).args(args).env(SHARE, share.to_string()).output();
+        let out = run.expect("this program");
+        print!("{}", String::from_utf8_lossy(&out.stdout));
+        eprint!("{}", String::from_utf8_lossy(&out.stderr));
+        out.status.success()
+    };
+    let passed = std::thread::scope(|scope| {
+        let runs: Vec<_> = (0..PROCESSES).map(|share| scope.spawn(move || run(share))).collect();
+        runs.into_iter().fold(true, |all, run| run.join().is_ok_and(|passed| passed) && all)
+    });
+    i32::from(!passed) * 101
+}
+
 fn main() {
     if tls::child() {
         return;
@@ -82,7 +111,16 @@ fn main() {
     {
         return write_faults::serve(address, dir);
     }
-    let trials = TESTS.iter().map(|&(name, test)| {
+    let mut arguments = Arguments::from_args();
+    // All tests run in several processes side by side, because most wait for time-outs.
+    let share = std::env::var(SHARE).ok().and_then(|share| share.parse::<usize>().ok());
+    let is_all = arguments.filter.is_none() && !arguments.list && arguments.test_threads.is_none();
+    if is_all && share.is_none() && fixture::missing().is_none() {
+        std::process::exit(side_by_side(&args[1..]));
+    }
+    let is_here = |at: usize| share.is_none_or(|share| at % PROCESSES == share);
+    let tests = TESTS.iter().enumerate().filter(|(at, _)| is_here(*at)).map(|(_, test)| test);
+    let trials = tests.map(|&(name, test)| {
         Trial::ignorable_test(name, move || match fixture::missing() {
             Some(reason) => {
                 eprintln!("skipped: {name}: {reason}");
@@ -94,8 +132,7 @@ fn main() {
             }
         })
     });
-    let mut arguments = Arguments::from_args();
-    // One after the other: a session's device is found only if no other mount begins at the same time.
+    // One after the other: a session's device is found only if no other mount of the process begins at the same time.
     arguments.test_threads.get_or_insert(1);
     libtest_mimic::run(&arguments, trials.collect()).exit();
 }

@@ -13,7 +13,7 @@ use uvfs_object::ObjectOptions;
 
 use crate::bucket::{Fault, Write};
 use crate::faults::errno;
-use crate::fixture::{Fixture, Served, bytes, options, within};
+use crate::fixture::{Fixture, Served, bytes, hasty, options, usual_or_full, within};
 use crate::writes::two;
 
 const PART: usize = 5 << 20;
@@ -23,9 +23,9 @@ fn create(path: &Path) -> File {
 }
 
 pub fn tried_again() {
-    let mount = Fixture::of(|_| {}, &options());
+    let mount = Fixture::of(|_| {}, &hasty());
     // Each of them is answered with a fault, or done and its answer lost; in the long form twice, which waits longer.
-    let times = if std::env::var_os("UVFS_FULL").is_some() { 2 } else { 1 };
+    let times = usual_or_full(1, 2);
     for (n, fault) in [Fault::SlowDown, Fault::Silence, Fault::Lost].into_iter().enumerate() {
         for (kind, len) in [
             (Write::Put, 100),
@@ -57,7 +57,7 @@ pub fn tried_again() {
 }
 
 pub fn lost() {
-    let mount = Fixture::of(|bucket| bucket.put("old", "old"), &options());
+    let mount = Fixture::of(|bucket| bucket.put("old", "old"), &hasty());
     // Every attempt is done, and no answer comes: a HEAD decides.
     for (name, kind, len) in
         [("new", Write::Put, 10), ("large", Write::Complete, 2 * PART), ("old", Write::Put, 20)]
@@ -149,7 +149,7 @@ pub fn failed() {
 }
 
 /// A content that says whether it is whole.
-fn version(name: usize, number: u64) -> Vec<u8> {
+pub fn version(name: usize, number: u64) -> Vec<u8> {
     let len = 100 + (number as usize * 7919) % 300_000;
     let mut all = format!("{name} {number} {len}\n").into_bytes();
     let seed = (name as u64) << 32 | number;
@@ -158,7 +158,7 @@ fn version(name: usize, number: u64) -> Vec<u8> {
 }
 
 /// The name and the number of a content, if it is whole.
-fn parse(data: &[u8]) -> Option<(usize, u64)> {
+pub fn parse(data: &[u8]) -> Option<(usize, u64)> {
     let end = data.iter().position(|byte| *byte == b'\n')?;
     let words = std::str::from_utf8(&data[..end]).ok()?;
     let mut words = words.split(' ').map(|word| word.parse::<u64>().ok());
@@ -258,7 +258,7 @@ fn storms(rename: bool) -> Fixture {
         scope.spawn(|| storm.read(&two));
         let begun = Instant::now();
         // The pause is the storm's pace: each step of the clock makes all names stale.
-        while begun.elapsed() < Duration::from_secs(6) || storm.seen.load(Relaxed) < 100 {
+        while begun.elapsed() < Duration::from_secs(usual_or_full(3, 12)) || storm.seen.load(Relaxed) < 100 {
             std::thread::sleep(Duration::from_millis(20));
             one.handle().advance_clock(5_000);
             assert!(begun.elapsed() < Duration::from_secs(60), "too slow: {:?} read", storm.seen);
