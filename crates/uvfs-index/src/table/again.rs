@@ -38,6 +38,11 @@ impl NameTable {
         if let Some(began) = self.begin_listing() {
             self.end_listing(dir, began, Note::Silent);
         }
+        self.is_not_read(dir);
+    }
+
+    /// The host could not list this directory: its content counts as unread.
+    pub(crate) fn is_not_read(&mut self, dir: u32) {
         let list = self.files[dir as usize].dir;
         if let Some(record) = self.dirs.get_mut(list as usize) {
             record.read = false;

@@ -41,6 +41,7 @@
 
 mod save;
 mod search;
+mod unread;
 mod work;
 
 use std::path::Path;
@@ -54,6 +55,7 @@ use rustix::io::Errno;
 use uvfs_drivers::watch::Watcher;
 
 use self::search::SearchedTree;
+use self::unread::Unread;
 use crate::clock::ChangeClock;
 use crate::find::{Expression, FindSink, SearchEnd, StartingPoint, search};
 use crate::host::HostTree;
@@ -176,7 +178,7 @@ struct Content {
     instance: u64,
     phase: IndexPhase,
     scans: u64,
-    unread: (u64, Option<String>),
+    unread: Unread,
     /// The time of the snapshot that the names are from.
     loaded: Option<SystemTime>,
 }
@@ -268,7 +270,7 @@ impl IndexedTree {
             instance: ChangeClock::new_instance()?,
             phase: IndexPhase::Scanning,
             scans: 0,
-            unread: (0, None),
+            unread: Unread::default(),
             loaded: None,
         };
         let shared = Arc::new(Shared {
@@ -314,7 +316,7 @@ impl IndexedTree {
             bytes: content.table.bytes(),
             clock: content.clock(),
             scans: content.scans,
-            unread: content.unread.clone(),
+            unread: content.unread.shown(&content.table),
             events: counts.events,
             overflows: counts.overflows + self.shared.queue.overflows_of_its_own(),
             snapshot,
@@ -406,9 +408,8 @@ impl IndexedTree {
         let warning = match &content.phase {
             IndexPhase::Lost(why) => Some(why.clone()),
             _ => {
-                let of_last =
-                    |last: &String| format!("{} could not be read, lastly {last}", content.unread.0);
-                content.unread.1.as_ref().map(of_last)
+                let (count, last) = content.unread.shown(&content.table);
+                last.map(|last| format!("{count} could not be read, lastly {last}"))
             }
         };
         let (seen, warning) = match self.cover_above(below, true) {

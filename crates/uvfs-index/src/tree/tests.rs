@@ -8,6 +8,8 @@ use std::time::Duration;
 use uvfs_drivers::watch::Told;
 
 use super::*;
+use crate::scan::{DirListing, ListingPart};
+use crate::table::Note;
 
 type Walk = BTreeMap<Vec<u8>, FileFacts>;
 
@@ -110,6 +112,39 @@ fn an_overflow_makes_everything_suspect_and_the_tree_right_again() {
         assert_eq!(of_index(&tree), of_host(dir.path()));
     }
     assert_eq!(tree.changed_since(Some(clock), b"").changes, None);
+}
+
+/// A directory whose listing failed is read at the next report of it, and there is no warning any more. One that leaves
+/// the tree is not warned of either.
+#[test]
+fn a_directory_that_could_not_be_read_is_read_later() {
+    use std::os::unix::fs::PermissionsExt;
+    let Some((dir, tree)) = followed() else { return };
+    for name in ["read", "removed"] {
+        fs::create_dir(dir.path().join(name)).expect("a directory");
+    }
+    of_index(&tree);
+    let fails = |name: &str| {
+        let handle = {
+            let table = &tree.shared.content.read().table;
+            let file = table.walk(name.as_bytes()).expect("known");
+            table.handle(file).expect("a directory").clone()
+        };
+        let (names, unseen) = (Vec::new(), Vec::new());
+        let part = ListingPart::Whole;
+        let listing = DirListing { dir: handle, names, unseen, failed: Some(Errno::IO), part };
+        tree.shared.apply(listing, Note::Tick, &mut std::collections::HashMap::new()).expect("applied");
+    };
+    fails("read");
+    fails("removed");
+    fails("read");
+    assert_eq!(tree.figures().unread.0, 2, "a directory counts once");
+    assert!(tree.changed_since(None, b"").warning.is_some());
+    fs::remove_dir(dir.path().join("removed")).expect("removed");
+    fs::set_permissions(dir.path().join("read"), PermissionsExt::from_mode(0o711)).expect("chmod");
+    assert_eq!(of_index(&tree), of_host(dir.path()));
+    assert_eq!(tree.figures().unread, (0, None));
+    assert_eq!(tree.changed_since(None, b"").warning, None);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
+use super::unread::Unread;
 use super::{Content, IndexPhase, Shared};
 use crate::clock::ChangeClock;
 use crate::host::{FoundName, facts_of};
@@ -32,7 +33,8 @@ enum Reading {
 type Begun = HashMap<u64, u32>;
 
 /// Why following cannot go on.
-enum Stop {
+#[derive(Debug)]
+pub(super) enum Stop {
     /// The tree must be read anew.
     Again,
     /// It is not known any more.
@@ -120,7 +122,7 @@ impl Shared {
             }
             let compares = why == Reading::Compare;
             content.phase = if compares { IndexPhase::Checking } else { IndexPhase::Scanning };
-            content.unread = (0, None);
+            content.unread = Unread::default();
             content.scans += 1;
         }
         drop(self.done.lock());
@@ -185,11 +187,22 @@ impl Shared {
     }
 
     /// Puts a listing into the table. Returns the directories in it that have not been read.
-    fn apply(&self, listing: DirListing, note: Note, begun: &mut Begun) -> Result<Vec<HostHandle>, Stop> {
+    pub(super) fn apply(
+        &self,
+        listing: DirListing,
+        note: Note,
+        begun: &mut Begun,
+    ) -> Result<Vec<HostHandle>, Stop> {
         let mut new = Vec::new();
         let mut content = self.content.write();
         if let Some(errno) = listing.failed {
-            content.could_not_read(format!("a directory: {errno}"));
+            // It stays unread: the next report of it, like that of a change of its permissions, leads to a new try.
+            let Content { table, unread, .. } = &mut *content;
+            unread.dir(listing.dir.clone(), errno, table);
+            if let Some(dir) = table.dir_of(listing.dir.as_bytes()) {
+                table.is_not_read(dir);
+            }
+            return Ok(new);
         }
         for (name, errno) in listing.unseen {
             content.unseen(&name, errno);
@@ -223,6 +236,7 @@ impl Shared {
         }
         if matches!(listing.part, ListingPart::Whole | ListingPart::Last(_)) {
             content.table.end_listing(dir, began, note);
+            content.unread.was_read(&listing.dir);
         }
         self.within_limit(&content).map(|()| new)
     }
@@ -239,10 +253,7 @@ impl Shared {
     fn look_at(&self, reports: &[Arc<Report>], last: &mut LastDir) -> Result<(), Stop> {
         let outcome = reports.iter().try_for_each(|report| match &**report {
             Report::Name(dir, name) => self.look_at_name(dir, name, last),
-            Report::Object(file) => {
-                self.look_at_file(file);
-                Ok(())
-            }
+            Report::Object(file) => self.look_at_file(file),
         });
         *last = None;
         outcome?;
@@ -250,13 +261,32 @@ impl Shared {
     }
 
     /// A file whose attributes or content changed: known by its number, whatever its names are.
-    fn look_at_file(&self, file: &HostHandle) {
-        match self.host.open_handle(file).and_then(|fd| facts_of(fd.as_fd())) {
-            Ok(facts) => drop(self.content.write().table.refresh(&facts)),
+    fn look_at_file(&self, file: &HostHandle) -> Result<(), Stop> {
+        match self.open_patiently(file).and_then(|fd| facts_of(fd.as_fd())) {
+            Ok(facts) => {
+                let unread = {
+                    let table = &mut self.content.write().table;
+                    table.refresh(&facts);
+                    let dir = table.dir_of(file.as_bytes());
+                    dir.is_some_and(|dir| table.is_unread(dir))
+                };
+                // It could not be read before.
+                if unread { self.read_new(file.clone(), Note::Tick) } else { Ok(()) }
+            }
             // Its names are reported too.
-            Err(Errno::STALE | Errno::NOENT) => {}
-            Err(errno) => self.content.write().could_not_read(format!("a file: {errno}")),
+            Err(Errno::STALE | Errno::NOENT) => Ok(()),
+            Err(errno) => {
+                self.content.write().unread.name(format!("a file: {errno}"));
+                Ok(())
+            }
         }
+    }
+
+    /// Opens a file by its handle. While a directory above it is being renamed, one that exists may seem to be gone.
+    fn open_patiently(&self, handle: &HostHandle) -> Result<OwnedFd, Errno> {
+        let mut tries = (0..TRIES).map(|_| self.host.open_handle(handle));
+        let opened = tries.find(|opened| !matches!(opened, Err(Errno::STALE)));
+        opened.unwrap_or(Err(Errno::STALE))
     }
 
     fn look_at_name(&self, handle: &HostHandle, name: &[u8], last: &mut LastDir) -> Result<(), Stop> {
@@ -282,10 +312,7 @@ impl Shared {
     /// Looks at a name, and puts it into the table.
     fn put(&self, handle: &HostHandle, name: &[u8], last: &mut LastDir) -> Result<PutStep, Stop> {
         if last.as_ref().is_none_or(|(known, _)| known != handle) {
-            // While a directory above it is being renamed, one that exists may seem to be gone.
-            let mut tries = (0..TRIES).map(|_| self.host.open_handle(handle));
-            let opened = tries.find(|opened| !matches!(opened, Err(Errno::STALE)));
-            match opened.unwrap_or(Err(Errno::STALE)) {
+            match self.open_patiently(handle) {
                 Ok(fd) => *last = Some((handle.clone(), fd)),
                 // The directory is gone; its own name is reported too.
                 Err(Errno::STALE | Errno::NOENT) => return Ok(PutStep::Done),
@@ -318,7 +345,7 @@ impl Shared {
 
     /// Looks whether a name still leads to a directory, and removes it if not.
     fn confirm(&self, handle: &HostHandle, name: &[u8]) -> Result<(), Stop> {
-        let found = match self.host.open_handle(handle) {
+        let found = match self.open_patiently(handle) {
             Ok(fd) => self.host.look(fd.as_fd(), name),
             Err(_) => Ok(None),
         };
@@ -342,7 +369,7 @@ impl Shared {
             links.filter_map(|(dir, name)| Some((table.handle(dir)?.clone(), name.to_vec()))).collect()
         };
         for (handle, name) in links {
-            let found = match self.host.open_handle(&handle) {
+            let found = match self.open_patiently(&handle) {
                 Ok(fd) => self.host.look(fd.as_fd(), &name),
                 Err(_) => Ok(None),
             };
@@ -410,11 +437,7 @@ impl Content {
     /// A name's state was not seen. If it changed at that moment, its report comes.
     fn unseen(&mut self, name: &[u8], errno: Errno) {
         if errno != Errno::AGAIN && errno != Errno::STALE {
-            self.could_not_read(format!("{}: {errno}", String::from_utf8_lossy(name)));
+            self.unread.name(format!("{}: {errno}", String::from_utf8_lossy(name)));
         }
-    }
-
-    fn could_not_read(&mut self, what: String) {
-        self.unread = (self.unread.0 + 1, Some(what));
     }
 }
