@@ -5,6 +5,8 @@
  *   cc -O2 server.c -o server $(pkg-config --cflags --libs uvfs fuse3)
  *   ./server SOURCE MOUNTPOINT LIMIT_MIB
  *
+ * A lookup that finds no memory fails with ENOMEM: with a limit of a few MiB that happens now and then.
+ *
  * The data of each inode is a descriptor, so the process needs as many as the limit has inodes (250 bytes each).
  */
 #define _GNU_SOURCE
