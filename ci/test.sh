@@ -151,6 +151,8 @@ loom=(ci/loom.sh "${short[@]}") tsan=(ci/tsan.sh) miri=(ci/miri.sh)
 early "loom" 4500 "${loom[@]}"
 step "format" 60 cargo fmt --all --check
 step "clippy" 600 cargo clippy --quiet --workspace --all-targets -- -D warnings
+# fuse3 asks for more methods then.
+step "clippy, with file locks" 300 cargo clippy --quiet -p uvfs-path --all-targets --features file-lock -- -D warnings
 step "documentation" 600 env RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --quiet --workspace --no-deps --document-private-items
 early "ThreadSanitizer" 4500 "${tsan[@]}"
 early "Miri" 4500 "${miri[@]}"

@@ -1,35 +1,65 @@
 #!/usr/bin/env bash
-# Compares the two servers on 15,000 files in SOURCE/0..14/0..999, in one interleaved run (as root).
+# Compares the two servers in one interleaved run (as root).
 #
-#   bench/conversions/passthrough_hp/measure.sh SOURCE ORIGINAL CONVERTED LOAD
+#   bench/conversions/passthrough_hp/measure.sh DIR [speed|slow|memory|names]...
+#
+# DIR has what run.sh built: original, converted, load and slow.so. SPEED_FILES (15,000) files are made in a tmpfs, a
+# thousand in each directory, and NAMES (2,000,000) hard links to as many files: both servers hold a descriptor for each
+# file. LD_LIBRARY_PATH leads to libfuse and libuvfs.
 set -euo pipefail
-source=$1 original=$2 converted=$3 load=$4
-mount=$(mktemp -d)
+# shellcheck source=bench/conversions/common.sh
+. "$(dirname "$0")/../common.sh"
+[ $# -gt 1 ] || parts=(speed slow memory names)
 
-with() { # server options... -- command...
-    local options=() server=$1
-    shift
+# The options come before the directories.
+served() { # SERVER DIRECTORY [option...] -- command...
+    local options=() server=$1 below=$2
+    shift 2
     while [ "$1" != -- ]; do options+=("$1"); shift; done
-    shift
-    "$server" --foreground "${options[@]}" "$source" "$mount" >/dev/null &
-    local pid=$!
-    while ! mountpoint -q "$mount"; do kill -0 "$pid" || exit 1; sleep 0.05; done
-    server_pid=$pid "$@"
-    umount "$mount"
-    wait "$pid" || true
+    serve "$dir/$server" --foreground "${options[@]}" "$source/$below" "$mount" "$@"
 }
-resident() { awk '/VmRSS/ {print $2 " KiB"}' "/proc/$server_pid/status"; }
-walked() { find "$mount" -type f -size +1M; resident; }
-twice() { walked; walked; }
-
-for round in 1 2 3; do
-    for server in "$original" "$converted"; do
-        echo "$round $(basename "$server") lookups/s: $(with "$server" --nocache -- "$load" "$mount" 15000 2 3 lookup)"
-        echo "$round $(basename "$server") getattrs/s: $(with "$server" -- "$load" "$mount" 1000 2 3 getattr)"
+speed() { # FILES ROUNDS SECONDS
+    local files=${1:-${SPEED_FILES:-15000}} rounds=${2:-3} seconds=${3:-3}
+    make files "${SPEED_FILES:-15000}" 1000
+    for ((round = 1; round <= rounds; round++)); do
+        for server in original converted; do
+            echo "$round $server lookups/s: $(served $server files --nocache -- "$dir/load" "$mount" "$files" 2 "$seconds" lookup)"
+            echo "$round $server getattrs/s: $(served $server files -- "$dir/load" "$mount" "$((files < 1000 ? files : 1000))" 2 "$seconds" getattr)"
+        done
     done
-done
-for server in "$original" "$converted"; do
-    echo "$(basename "$server") resident before: $(with "$server" -- resident), after a walk: $(with "$server" -- walked)"
-done
-echo "$(basename "$converted") --memory=67108864, after two walks: $(with "$converted" --memory=67108864 -- twice | tr '\n' ' ')"
-rmdir "$mount"
+}
+slow() {
+    echo "a back end of 10 ms:"
+    preload=$dir/slow.so speed 100 1 5
+}
+memory() {
+    MEMORY_FILES=${SPEED_FILES:-15000}
+    make files "$MEMORY_FILES" 1000
+    for server in original converted; do
+        echo "$MEMORY_FILES files, $server: $(served $server files -- walked)"
+    done
+}
+# A directory for each 10,000 names. Each has names of the same 10,000 files.
+links() {
+    [ -e "$source/names/done" ] || python3 - "$source/names" "$MEMORY_FILES" <<'PY'
+import os, sys
+top, names = sys.argv[1], int(sys.argv[2])
+for d in range(names // 10000):
+    os.makedirs(f"{top}/{d}")
+    for f in range(10000):
+        if d == 0:
+            os.close(os.open(f"{top}/0/{f}", os.O_CREAT, 0o644))
+        else:
+            os.link(f"{top}/0/{f}", f"{top}/{d}/{f}")
+os.close(os.open(f"{top}/done", os.O_CREAT))
+PY
+}
+names() {
+    MEMORY_FILES=${NAMES:-2000000}
+    links
+    for server in original converted; do
+        echo "$MEMORY_FILES names, $server: $(served $server names -- walked)"
+    done
+    served converted names --memory=67108864 -- twice | sed "s/^/$MEMORY_FILES names, converted, 64 MiB: /"
+}
+for part in "${parts[@]}"; do "$part"; done

@@ -1,31 +1,34 @@
 #!/usr/bin/env bash
 # Fetches libfuse, applies the patches, runs libfuse's tests of passthrough_hp, and measures (as root).
 #
-#   cargo build --release -p uvfs-capi && sudo contrib/install-capi.sh && bench/conversions/passthrough_hp/run.sh DIR
+#   bench/conversions/passthrough_hp/run.sh DIR
 #
-# Needs git, meson, ninja, pkg-config, a C++ compiler, and /dev/fuse.
+# Needs git, cargo, meson, ninja, pkg-config, pytest, a C++ compiler, and /dev/fuse. libuvfs is installed below DIR.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-dir=${1:?a directory for the build}
+top=$(cd "$here/../../.." && pwd)
+mkdir -p "${1:?a directory for the build}"
+dir=$(cd "$1" && pwd)
 readonly COMMIT=e8d407ce
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$dir/target}
 
+(cd "$top" && cargo build --release -p uvfs-capi && contrib/install-capi.sh --root "$dir/installed" >/dev/null)
+export PKG_CONFIG_PATH=$dir/installed/usr/local/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$dir/installed
 [ -d "$dir/libfuse" ] || git clone --quiet https://github.com/libfuse/libfuse "$dir/libfuse"
 cd "$dir/libfuse"
 git checkout --quiet --force "$COMMIT"
-meson setup --reconfigure build --buildtype=release >/dev/null
+# meson remembers the path of its first run.
+meson setup --reconfigure build --buildtype=release "-Dpkg_config_path=$PKG_CONFIG_PATH" >/dev/null
 ninja -C build
-cp build/example/passthrough_hp "$dir/hp-original"
-patch -p1 <"$here/passthrough_hp.patch"
-patch -p1 <"$here/meson.patch"
+cp build/example/passthrough_hp "$dir/original"
+patch -s -p1 <"$here/passthrough_hp.patch"
+patch -s -p1 <"$here/meson.patch"
 ninja -C build
-cp build/example/passthrough_hp "$dir/hp-converted"
+cp build/example/passthrough_hp "$dir/converted"
+export LD_LIBRARY_PATH=$PWD/build/lib:$dir/installed/usr/local/lib
 (cd build && python3 ../test/run-tests.py --build-dir . -t '*passthrough-hp*')
 
 cc -O2 -pthread "$here/load.c" -o "$dir/load"
-mkdir -p "$dir/source"
-for d in {0..14}; do
-    mkdir -p "$dir/source/$d"
-    (cd "$dir/source/$d" && touch {0..999})
-done
-export LD_LIBRARY_PATH=$PWD/build/lib:/usr/local/lib
-"$here/measure.sh" "$dir/source" "$dir/hp-original" "$dir/hp-converted" "$dir/load"
+cc -O2 -shared -fPIC "$here/slow.c" -o "$dir/slow.so"
+"$here/measure.sh" "$dir"
+umount "$dir/source"

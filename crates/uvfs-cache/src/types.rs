@@ -57,6 +57,9 @@ pub struct Config {
     pub huge_pages: bool,
     /// Bytes that may be committed; 0: no limit. See `Cache::set_memory_limit`.
     pub memory_limit: u64,
+    /// Bytes that the data of each inode of a [`NodeCache`](crate::NodeCache) own on the heap, as the embedder
+    /// estimates them, with the allocator's share. They count in the limit. 0: they are not counted.
+    pub data_bytes: u32,
     /// Bits of an inode's id, 40 to 64, for front ends that keep something in the upper bits of a number. 32 are the
     /// slot's, the others count how often it was used. A slot that has used them up is lost: with 56 bits after 16
     /// million inodes.
@@ -65,7 +68,14 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { max_inodes: 1 << 27, max_negative: 0, huge_pages: false, memory_limit: 0, id_bits: 64 }
+        Self {
+            max_inodes: 1 << 27,
+            max_negative: 0,
+            huge_pages: false,
+            memory_limit: 0,
+            data_bytes: 0,
+            id_bits: 64,
+        }
     }
 }
 

@@ -190,6 +190,11 @@ struct uvfs_config {
    */
   uint64_t memory_limit;
   /*
+   Bytes that the server's data of each inode takes (malloc gives no fewer than 32). They count in the limit. 0: the
+   data is not counted.
+   */
+  uint32_t data_bytes;
+  /*
    Called exactly once for the data of each inode (not for NULL), when nothing holds the inode any more: in any
    thread, inside any call. It must neither wait for another thread nor call the library. NULL: none.
    */

@@ -20,6 +20,9 @@ pub struct uvfs_config {
     pub max_negative: u32,
     /// Bytes that may be committed. 0: no limit.
     pub memory_limit: u64,
+    /// Bytes that the server's data of each inode takes (malloc gives no fewer than 32). They count in the limit. 0: the
+    /// data is not counted.
+    pub data_bytes: u32,
     /// Called exactly once for the data of each inode (not for NULL), when nothing holds the inode any more: in any
     /// thread, inside any call. It must neither wait for another thread nor call the library. NULL: none.
     pub destroy: uvfs_destroy,
@@ -102,6 +105,7 @@ pub extern "C" fn uvfs_cache_new(
             }
             sizes.max_negative = config.max_negative;
             sizes.memory_limit = config.memory_limit;
+            sizes.data_bytes = config.data_bytes;
             destroy = config.destroy;
         }
         let nodes = NodeCache::new(sizes).map_err(cache_error)?;

@@ -36,6 +36,9 @@ pub struct NodesOptions {
     pub limit: u64,
     /// Nodes that address space is reserved for.
     pub max_nodes: u32,
+    /// Bytes that each `T` owns on the heap (strings, boxes), as the server estimates them; they count in the limit. The
+    /// `T` itself and its [`NodeKey`](crate::NodeKey) are counted already.
+    pub data_bytes: u32,
     /// How long the table trusts that a name leads to its inode. With zero it asks each time, and keeps the name for
     /// paths.
     pub name_ttl: Ttl,
@@ -57,6 +60,7 @@ impl Default for NodesOptions {
         Self {
             limit: 0,
             max_nodes: Config::default().max_inodes,
+            data_bytes: 0,
             name_ttl: second,
             absent_ttl: second,
             attr_ttl: second,
@@ -116,8 +120,12 @@ impl<T: Send + Sync + 'static> Nodes<T> {
         options: NodesOptions,
         root: impl FnOnce(&NodeKeys) -> Result<(FileAttr, T), Errno>,
     ) -> Result<Self, Errno> {
-        let config =
-            Config { max_inodes: options.max_nodes, memory_limit: options.limit, ..Config::default() };
+        let config = Config {
+            max_inodes: options.max_nodes,
+            memory_limit: options.limit,
+            data_bytes: options.data_bytes,
+            ..Config::default()
+        };
         let cache = NodeCache::new(config).map_err(errno)?;
         let keys = cache.keys(1);
         let (mut attr, data) = root(&keys)?;
@@ -159,6 +167,24 @@ impl<T: Send + Sync + 'static> Nodes<T> {
 
     /// Numbers for keys of up to 64 bytes (file handles, object keys), for `FileAttr::ino` of answers. The data
     /// `T` of a node keeps its key. Use numbers from here, or numbers of the back end, for all nodes.
+    ///
+    /// ```
+    /// # use std::{fs, path::Path, os::unix::fs::MetadataExt};
+    /// # use fuser::{Errno, FileAttr};
+    /// use uvfs_fuser::{NodeKey, NodeKeys, Nodes, NodesOptions, host_attr};
+    ///
+    /// /// The answer about a host file: device and inode number say which file it is.
+    /// fn ask(keys: &NodeKeys, path: &Path) -> Result<(FileAttr, NodeKey), Errno> {
+    ///     let meta = fs::symlink_metadata(path)?;
+    ///     let id = [meta.dev().to_le_bytes(), meta.ino().to_le_bytes()].concat();
+    ///     let key = keys.key(&id).map_err(|_| Errno::EIO)?;
+    ///     Ok((host_attr(key.number(), &meta), key))
+    /// }
+    /// // The root's answer gets the index; later ones take it from `nodes.keys()`.
+    /// let nodes = Nodes::new(NodesOptions::default(), |keys| ask(keys, Path::new("/")))?;
+    /// # ask(nodes.keys(), Path::new("/usr"))?;
+    /// # Ok::<(), Errno>(())
+    /// ```
     pub fn keys(&self) -> &NodeKeys {
         &self.0.keys
     }

@@ -94,6 +94,37 @@ impl PathFilesystem for Faulty {
         Ok(())
     }
 
+    #[cfg(feature = "file-lock")]
+    async fn getlk(
+        &self,
+        _: Request,
+        _: Option<&OsStr>,
+        _: u64,
+        _: u64,
+        _: u64,
+        _: u64,
+        _: u32,
+        _: u32,
+    ) -> Result<ReplyLock> {
+        Err(libc::ENOLCK.into())
+    }
+
+    #[cfg(feature = "file-lock")]
+    async fn setlk(
+        &self,
+        _: Request,
+        _: Option<&OsStr>,
+        _: u64,
+        _: u64,
+        _: u64,
+        _: u64,
+        _: u32,
+        _: u32,
+        _: bool,
+    ) -> Result<()> {
+        Err(libc::ENOLCK.into())
+    }
+
     async fn link(&self, _: Request, _: &OsStr, _: &OsStr, _: &OsStr) -> Result<ReplyEntry> {
         Ok(ReplyEntry { ttl: TTL, attr: self.attr() })
     }

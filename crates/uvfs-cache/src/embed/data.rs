@@ -28,6 +28,7 @@ use crate::coherence::changed_numbers::Asked;
 use crate::inodes::attr::Attr;
 use crate::inodes::inode_ref::InodeRef;
 use crate::limit::budget::SideMemory;
+use crate::limit::external_bytes::ExternalBytes;
 use crate::lookup::ticket::NameGuard;
 use crate::names::change::Reserved;
 use crate::types::{CacheError, EvictHook, Fresh, SbId, Ttl};
@@ -42,10 +43,29 @@ impl<T: Send + Sync> SideMemory for SideData<T> {
     }
 }
 
-/// Drop a value. A panic of its drop (the panic hook has reported it) must not unwind through an eviction, which
-/// would leave slots and references behind.
-fn end<T>(value: T) {
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(value)));
+/// The heap that the values own: an estimate of each, and the cache's count of it.
+#[derive(Clone)]
+struct Owned {
+    all: Arc<ExternalBytes>,
+    each: u64,
+}
+
+impl Owned {
+    /// A value was made.
+    fn begin(&self) {
+        if self.each != 0 {
+            self.all.add(self.each);
+        }
+    }
+
+    /// Drop a value that had begun. A panic of its drop (the panic hook has reported it) must not unwind through an
+    /// eviction, which would leave slots and references behind.
+    fn end<T>(&self, value: T) {
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(value)));
+        if self.each != 0 {
+            self.all.sub(self.each);
+        }
+    }
 }
 
 /// All values of a cache.
@@ -53,11 +73,18 @@ pub(super) struct Data<T> {
     side: Arc<SideData<T>>,
     /// Tells values without bytes apart: all of them have one index.
     next: AtomicU32,
+    owned: Owned,
 }
 
 impl<T: Send + Sync + 'static> Data<T> {
-    pub(super) fn new(capacity: u32) -> std::io::Result<Self> {
-        Ok(Self { side: Arc::new(SideData::reserve(capacity)?), next: AtomicU32::new(0) })
+    /// Space for so many values.
+    pub(super) fn reserve(capacity: u32) -> std::io::Result<SideData<T>> {
+        SideData::reserve(capacity)
+    }
+
+    /// Each value owns `each` bytes on the heap, which are counted in `all`.
+    pub(super) fn new(side: SideData<T>, all: Arc<ExternalBytes>, each: u64) -> Self {
+        Self { side: Arc::new(side), next: AtomicU32::new(0), owned: Owned { all, each } }
     }
 
     /// For the cache's limit.
@@ -67,10 +94,10 @@ impl<T: Send + Sync + 'static> Data<T> {
 
     /// The hook of every superblock: the inode has ended.
     pub(super) fn hook(&self) -> EvictHook {
-        let side = self.side.clone();
+        let (side, owned) = (self.side.clone(), self.owned.clone());
         // SAFETY: `value` is the `private` word of an inode of this cache, so its index was filled for that
         // inode. The hook is called once for it, after its last reference was put; see the module's head.
-        Box::new(move |_, value| end(unsafe { side.take(value as u32) }))
+        Box::new(move |_, value| owned.end(unsafe { side.take(value as u32) }))
     }
 
     /// Room for a value, within the limit.
@@ -85,6 +112,7 @@ impl<T: Send + Sync + 'static> Data<T> {
         } else {
             0
         };
+        self.owned.begin();
         Fresh { attr, private: u64::from(nonce) << 32 | u64::from(room.fill(value)), ttl }
     }
 
@@ -94,7 +122,7 @@ impl<T: Send + Sync + 'static> Data<T> {
         if inode.is_none_or(|inode| inode.private() != fresh.private) {
             // SAFETY: filled by `fresh`, which is called once for each answer. No inode has this index, so
             // neither the hook nor `of` uses it.
-            end(unsafe { self.side.take(fresh.private as u32) });
+            self.owned.end(unsafe { self.side.take(fresh.private as u32) });
         }
     }
 

@@ -8,7 +8,8 @@
 //! [`NodeKey`], under the mutex. If a maker of that key comes first, it has a `NodeKey` too, and the entry stays.
 //! Otherwise the maker finds none, and gives the key another number.
 //!
-//! Costs the key, 24 bytes and a place in a set for each key, counted in the limit.
+//! Costs the key, 24 bytes and a place in a set for each key, counted in the limit. A set of which little is used
+//! shrinks.
 
 use std::borrow::Borrow;
 use std::collections::HashSet;
@@ -24,8 +25,12 @@ use crate::limit::external_bytes::ExternalBytes;
 /// Longest key, in bytes.
 const KEY_MAX: usize = 64;
 const SHARDS: usize = if cfg!(loom) { 1 } else { 16 };
-/// Bytes of an entry beside the key: two counts, the number, and a place in the set.
-const ENTRY_BYTES: u64 = 48;
+/// Bytes of an allocation beside the key: two counts, the number, and the allocator's word before it.
+const BESIDE_KEY: usize = 32;
+/// Bytes of a place in a set: a fat pointer and a byte, with seven eighths to half of that of the set in use.
+const PLACE: usize = 28;
+/// Sets with space for fewer keys stay as they are.
+const SET_MIN: usize = 1024;
 
 /// A key is longer than 64 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +78,19 @@ impl PartialEq for Numbered {
 
 impl Eq for Numbered {}
 
+/// Bytes that a key takes. Allocators give units of 16.
+const fn bytes_of(key: &[u8]) -> u64 {
+    ((key.len() + BESIDE_KEY).next_multiple_of(16) + PLACE) as u64
+}
+
+/// Shrink a set of which little is used. Its mutex is held; that is O(keys left), once for seven times as many that
+/// went.
+fn give_back(set: &mut HashSet<Numbered>) {
+    if set.capacity() >= SET_MIN && set.len() < set.capacity() / 8 {
+        set.shrink_to(set.len() * 2);
+    }
+}
+
 struct Index {
     shards: [Mutex<HashSet<Numbered>>; SHARDS],
     hasher: RandomState,
@@ -88,12 +106,12 @@ impl Index {
     /// A new number for a key.
     fn make(&self, key: &[u8]) -> Numbered {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.bytes.add(ENTRY_BYTES + key.len() as u64);
+        self.bytes.add(bytes_of(key));
         Numbered(number.to_le_bytes().iter().chain(key).copied().collect())
     }
 
     fn gone(&self, entry: &Numbered) {
-        self.bytes.sub(ENTRY_BYTES + entry.key().len() as u64);
+        self.bytes.sub(bytes_of(entry.key()));
     }
 }
 
@@ -198,6 +216,7 @@ impl Drop for NodeKey {
         let ours = shard.get(entry.key()).is_some_and(|listed| Arc::ptr_eq(&listed.0, &entry.0));
         if ours && Arc::strong_count(&entry.0) == 2 {
             shard.remove(entry.key());
+            give_back(&mut shard);
             self.index.gone(&entry);
         }
         // Under the mutex: of two that go at once, the second sees the count of the first gone.
@@ -208,5 +227,24 @@ impl Drop for NodeKey {
 impl fmt::Debug for NodeKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "NodeKey({:?} = {})", self.key(), self.number())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_keys_comes_back() {
+        let keys = NodeKeys::new(1, Arc::default());
+        let places = || keys.0.shards.iter().map(|set| set.lock().capacity()).sum::<usize>();
+        let mut held: Vec<_> = (0..100_000u64).map(|n| keys.key(&n.to_le_bytes()).unwrap()).collect();
+        assert!(places() >= 100_000);
+        assert_eq!(keys.0.bytes.bytes(), 100_000 * (48 + PLACE as u64));
+        held.truncate(100);
+        assert!(places() < SHARDS * SET_MIN, "{} places", places());
+        assert!((0..100u64).all(|n| keys.number(&n.to_le_bytes()) == Some(n + 1)));
+        drop(held);
+        assert_eq!(keys.0.bytes.bytes(), 0);
     }
 }

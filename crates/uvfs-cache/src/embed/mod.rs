@@ -132,8 +132,10 @@ impl<T: Send + Sync + 'static> NodeCache<T> {
     /// # Errors
     /// `NoMemory` if the system grants not even a small reservation.
     pub fn new(config: Config) -> Result<Self, CacheError> {
-        let data = Data::new(config.max_inodes).map_err(|_| CacheError::NoMemory)?;
+        let side = Data::reserve(config.max_inodes).map_err(|_| CacheError::NoMemory)?;
+        let each = config.data_bytes.into();
         let cache = Cache::build(config)?;
+        let data = Data::new(side, cache.external_bytes(), each);
         cache.limit.set_side(data.memory());
         let (renames, removed) = (NameLocks::new(), Mutex::new(Vec::new()));
         Ok(Self(Arc::new(Shared { cache, data, renames, removed })))

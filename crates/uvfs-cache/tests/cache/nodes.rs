@@ -278,6 +278,29 @@ fn a_root_that_is_no_directory_is_refused() {
 }
 
 #[test]
+fn data_counts_in_the_limit_while_it_lives() {
+    let config = Config { max_inodes: 1 << 12, data_bytes: 1 << 30, ..Config::default() };
+    let cache = NodeCache::new(config).unwrap();
+    let sb = cache.add_superblock(false, answer(attr(1, S_IFDIR), ())).unwrap();
+    let (root, each) = (sb.root(), || cache.counters().bytes >> 30);
+    assert_eq!(each(), 1);
+    let look = |name: &[u8], ino| match root.blocking_lookup(name).unwrap() {
+        NodeLookup::Miss(ticket) => ticket.found(answer(attr(ino, S_IFREG), ())).unwrap(),
+        other => panic!("{other:?}"),
+    };
+    let file = look(b"a", 2);
+    assert_eq!(each(), 2);
+    // Of an inode that has its data, that of the second answer is dropped.
+    assert!(look(b"b", 2) == file);
+    assert_eq!(each(), 2);
+    root.invalidate(b"a");
+    root.invalidate(b"b");
+    assert_eq!(each(), 2, "a handle has it");
+    drop(file);
+    assert_eq!(each(), 1);
+}
+
+#[test]
 fn a_key_has_a_number_while_its_inode_is_cached() {
     struct Keyed {
         key: uvfs_cache::NodeKey,

@@ -495,6 +495,38 @@ impl PathFilesystem for Store {
         Ok(ReplyDirectoryPlus { entries: stream::iter(self.listed(path, offset).into_iter().map(Ok)) })
     }
 
+    /// The store has no locks; with this feature fuse3 has told the kernel to ask for them.
+    #[cfg(feature = "file-lock")]
+    async fn getlk(
+        &self,
+        _: Request,
+        _: Option<&OsStr>,
+        _: u64,
+        _: u64,
+        _: u64,
+        _: u64,
+        _: u32,
+        _: u32,
+    ) -> Result<ReplyLock> {
+        Err(libc::ENOLCK.into())
+    }
+
+    #[cfg(feature = "file-lock")]
+    async fn setlk(
+        &self,
+        _: Request,
+        _: Option<&OsStr>,
+        _: u64,
+        _: u64,
+        _: u64,
+        _: u64,
+        _: u32,
+        _: u32,
+        _: bool,
+    ) -> Result<()> {
+        Err(libc::ENOLCK.into())
+    }
+
     async fn access(&self, _: Request, _: &OsStr, _: u32) -> Result<()> {
         Ok(())
     }
