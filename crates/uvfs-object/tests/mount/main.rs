@@ -96,7 +96,9 @@ fn side_by_side(args: &[String]) -> i32 {
     };
     let passed = std::thread::scope(|scope| {
         let runs: Vec<_> = (0..PROCESSES).map(|share| scope.spawn(move || run(share))).collect();
-        runs.into_iter().fold(true, |all, run| run.join().is_ok_and(|passed| passed) && all)
+        // Wait for all, also if one has failed.
+        let passed: Vec<bool> = runs.into_iter().map(|run| run.join().is_ok_and(|passed| passed)).collect();
+        passed.into_iter().all(|passed| passed)
     });
     i32::from(!passed) * 101
 }
