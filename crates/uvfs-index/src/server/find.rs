@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::{ffi::OsStr, io};
 
-use super::answer::{AnswerFile, Bounds, PatientSink};
+use super::search_answer::{AnswerFile, Bounds, PatientSink};
 use super::{IndexServer, LOOK, has_gone};
 use crate::find::{Expression, FindContext, FindPrinter, FindSink, JsonPrinter, SearchEnd};
 use crate::protocol::{FindAnswer, FindRequest, of_hex};

@@ -10,9 +10,9 @@
 //!
 //! Each tree has a snapshot, if a directory for that is given; it stays the server's when the tree is begun anew.
 
-mod answer;
 mod connections;
 mod find;
+mod search_answer;
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
