@@ -60,7 +60,7 @@ impl Bucket {
         self.0.writes.uploads.lock().len()
     }
 
-    /// What a lifecycle rule does: end uploads that were neither completed nor given up. Returns how many.
+    /// End uploads that were neither completed nor given up, as a lifecycle rule does. Returns their number.
     pub fn end_uploads(&self) -> usize {
         std::mem::take(&mut *self.0.writes.uploads.lock()).len()
     }
