@@ -60,11 +60,7 @@ impl Bucket {
         self.0.writes.uploads.lock().len()
     }
 
-<<<<<<< HEAD
-    /// Acts as a lifecycle rule: ends uploads that were neither completed nor given up. Returns how many.
-=======
     /// End uploads that were neither completed nor given up, as a lifecycle rule does. Returns their number.
->>>>>>> h8-object
     pub fn end_uploads(&self) -> usize {
         std::mem::take(&mut *self.0.writes.uploads.lock()).len()
     }
