@@ -59,6 +59,8 @@ install_suites() {
 check_rust
 install_packages cc:gcc || die "a C linker is needed"
 install_packages "${PROGRAMS[@]}" || say "the tests that use them will count as skipped"
+pkg-config --exists fuse3 2>/dev/null || install_packages libfuse3-dev:libfuse3-dev pkg-config:pkg-config ||
+    say "the C library's example server will count as skipped"
 install_suites
 [ -c /dev/fuse ] && [ -w /dev/fuse ] || say "/dev/fuse cannot be used: the tests that mount will count as skipped"
 # Users other than root mount through fusermount3.

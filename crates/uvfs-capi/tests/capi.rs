@@ -1,9 +1,12 @@
-//! The library as C sees it: the header is current, and tests/c/cache.c passes, plain and under sanitizers.
+//! The library as C sees it: the header is current, tests/c/cache.c passes, plain and under sanitizers, and
+//! examples/server.c serves a directory.
 //!
-//! If cbindgen or a sanitizer is missing, the test names it and counts as ignored.
+//! If cbindgen, libfuse or a sanitizer is missing, the test names it and counts as ignored.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
+use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
@@ -12,6 +15,7 @@ fn main() {
     let mut trials = vec![
         Trial::ignorable_test("header_is_current", header_is_current),
         Trial::ignorable_test("installed_library", installed_library),
+        Trial::ignorable_test("example_server", example_server),
     ];
     for (compiler, language, standard) in [
         ("cc", "c", "c99"),
@@ -176,4 +180,77 @@ fn installed_library() -> Result<Completion, Failed> {
     let arguments: Vec<String> = flags.split_whitespace().map(str::to_owned).collect();
     build_and_run(dir.path(), &arguments, &[("LD_LIBRARY_PATH", &text(&lib))])?;
     Ok(Completion::Completed)
+}
+
+/// The example builds without a warning. It shows the directory that it serves, and ends when it is unmounted.
+fn example_server() -> Result<Completion, Failed> {
+    let flags = Command::new("pkg-config").args(["--cflags", "--libs", "fuse3 >= 3.12"]).output();
+    let Some(flags) = flags.ok().filter(|output| output.status.success()) else {
+        return skipped(
+            "example_server",
+            "no libfuse 3.12 or newer (package libfuse3-dev), or no pkg-config",
+        );
+    };
+    let flags = String::from_utf8_lossy(&flags.stdout).into_owned();
+    let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
+    let program = dir.path().join("server");
+    let mut cc = Command::new("cc");
+    cc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-pthread"])
+        .arg("-I")
+        .arg(here().join("include"));
+    cc.arg(here().join("examples/server.c")).args(flags.split_whitespace()).arg(library()?);
+    run(cc.args(["-ldl", "-lm", "-o"]).arg(&program))?;
+    let [source, mount] = ["source", "mount"].map(|name| dir.path().join(name));
+    std::fs::create_dir_all(source.join("sub")).map_err(|e| e.to_string())?;
+    std::fs::create_dir(&mount).map_err(|e| e.to_string())?;
+    std::fs::write(source.join("sub/file"), "text").map_err(|e| e.to_string())?;
+    if run(Command::new("mountpoint").arg("-q").arg("/")).is_err()
+        || std::fs::metadata(&source).map_or(true, |found| found.uid() != 0)
+        || !Path::new("/dev/fuse").exists()
+    {
+        return skipped("example_server", "only root mounts it, with /dev/fuse and mountpoint");
+    }
+    let mut server =
+        Command::new(&program).args([&source, &mount]).arg("64").spawn().map_err(|e| e.to_string())?;
+    let seen = served(&mut server, &mount);
+    // A server that never mounted has ended, or is ended here.
+    let unmounted = run(Command::new("umount").arg(&mount));
+    if unmounted.is_err() {
+        let _ = server.kill();
+    }
+    let status = server.wait().map_err(|e| e.to_string())?;
+    seen?;
+    unmounted?;
+    if status.success() {
+        Ok(Completion::Completed)
+    } else {
+        Err(format!("the server ended with {status}").into())
+    }
+}
+
+/// Waits for the mount, and looks at what it shows.
+fn served(server: &mut Child, mount: &Path) -> Result<(), Failed> {
+    let late = Instant::now() + Duration::from_secs(30);
+    while run(Command::new("mountpoint").arg("-q").arg(mount)).is_err() {
+        if Instant::now() > late {
+            return Err("no mount in 30 s".into());
+        }
+        if let Some(status) = server.try_wait().map_err(|e| e.to_string())? {
+            return Err(format!("the server ended with {status}").into());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let sub = mount.join("sub");
+    let names: Vec<_> = std::fs::read_dir(&sub)
+        .and_then(|names| names.map(|name| Ok(name?.file_name())).collect())
+        .map_err(|e: std::io::Error| e.to_string())?;
+    if !names.iter().any(|name| name == "file") {
+        return Err(format!("sub shows {names:?}").into());
+    }
+    let file = std::fs::metadata(sub.join("file")).map_err(|e| e.to_string())?;
+    let none = std::fs::metadata(sub.join("none")).map_err(|e| e.kind());
+    if (file.len(), none.err()) != (4, Some(std::io::ErrorKind::NotFound)) {
+        return Err("the names' attributes differ from the source's".into());
+    }
+    Ok(())
 }
