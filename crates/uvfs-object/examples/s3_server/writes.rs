@@ -60,7 +60,7 @@ impl Bucket {
         self.0.writes.uploads.lock().len()
     }
 
-    /// What a lifecycle rule does: end uploads that were neither completed nor given up. Returns how many.
+    /// A lifecycle rule: end uploads that were neither completed nor given up. Returns how many.
     pub fn end_uploads(&self) -> usize {
         std::mem::take(&mut *self.0.writes.uploads.lock()).len()
     }
