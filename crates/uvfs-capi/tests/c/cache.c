@@ -479,6 +479,25 @@ static void limit(void)
 	nothing_left();
 }
 
+/* The server's data of two inodes. */
+static void data_counts(void)
+{
+	struct uvfs_config config = { .data_bytes = 1 << 30, .destroy = destroy };
+	struct uvfs_answer root = answer(2, S_IFDIR | 0755, UVFS_FOREVER);
+	struct uvfs_counters counters;
+	struct uvfs_cache *cache;
+	struct uvfs_superblock *sb;
+
+	IS(uvfs_cache_new(&config, &cache), 0);
+	IS(uvfs_superblock_add(cache, false, &root, &sb), 0);
+	found(sb, UVFS_ROOT, "file", 3, S_IFREG | 0644);
+	IS(uvfs_get_counters(cache, &counters), 0);
+	IS(counters.bytes >> 30, 2);
+	uvfs_superblock_remove(sb);
+	uvfs_cache_free(cache);
+	nothing_left();
+}
+
 #define THREADS 4
 #define NAMES 64
 #define DIRS 4
@@ -627,6 +646,7 @@ int main(void)
 	uvfs_cache_free(cache);
 	nothing_left();
 	limit();
+	data_counts();
 	storm();
 	puts("passed");
 	return 0;
