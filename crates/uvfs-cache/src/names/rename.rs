@@ -68,8 +68,8 @@ impl Cache {
     }
 
     /// Give the name of `from` to `to`, replacing the inode that `to` led to (`death`: an empty directory).
-    /// `room` was reserved from `to` as [`Room::Name`](crate::Room::Name). The caller has checked types and loops. If both names lead
-    /// to one inode, both stay, as rename(2) has it.
+    /// `room` was reserved from `to` as [`Room::Name`](crate::Room::Name). The caller has checked types and loops. If
+    /// both names lead to one inode, both stay, as rename(2) has it.
     ///
     /// # Panics
     /// If `room` was not reserved from `to`, or the directories belong to two superblocks: the name's slot
