@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fuse_lowlevel.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include <uvfs.h>
@@ -181,6 +182,9 @@ int main(int argc, char **argv)
 		return 1;
 	if (uvfs_balance_start(cache, sb, &holder, &balancer))
 		return 1;
+	/* From here on the kernel keeps requests until the loop reads them. */
+	printf("%s is mounted\n", argv[2]);
+	fflush(stdout);
 	/* Several threads: one reads FORGETs while another waits for memory. */
 	struct fuse_loop_config *loop = fuse_loop_cfg_create();
 	int result = fuse_session_loop_mt(se, loop);

@@ -150,7 +150,7 @@ impl OpenObject {
         });
         budget.register(&object);
         let first = 0..FIRST.min(size);
-        // What is on the disk does not show which version the store has now.
+        // The disk does not show which version the store has now, so a kept beginning still costs a HEAD.
         let is_kept = object.store.is_kept(&key, &object.source().version, &first);
         if size == 0 || is_kept {
             let Source { key, version } = object.source();

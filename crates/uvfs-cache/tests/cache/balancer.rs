@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::task::Wake;
 use std::time::{Duration, Instant};
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
@@ -168,10 +169,25 @@ fn the_thread_ends_with_its_cache() {
     let client = Arc::new(Client::default());
     let (cache, _balancer, alive) = limited(&client);
     walk(&cache, &client, 10).expect("memory");
-    // After its longest pause (256 ms) the thread has nothing to do, so only the cache's end can wake it.
-    std::thread::sleep(Duration::from_millis(600));
     drop(cache);
     until("the end of the thread", || Arc::strong_count(&alive) == 1);
+}
+
+/// A thread that waits for pressure for an hour hears of the end too.
+#[test]
+fn the_end_of_a_cache_wakes_its_watchers() {
+    struct Woken(AtomicU64);
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let woken = Arc::new(Woken(AtomicU64::new(0)));
+    let cache = Cache::new(Config { max_inodes: 1 << 10, ..Config::default() }).expect("a cache");
+    cache.watch_pressure(Arc::clone(&woken).into());
+    assert_eq!(woken.0.load(Ordering::Relaxed), 0);
+    drop(cache);
+    assert_eq!(woken.0.load(Ordering::Relaxed), 1);
 }
 
 /// A callback that panics once has no effect, and the next one is called.

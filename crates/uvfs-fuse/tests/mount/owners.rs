@@ -137,7 +137,7 @@ fn owners_give_no_power_of_root() {
     assert!(it.can(0, "cat closed eves hers roots && echo x > eves && : > made && chown 4703 made"));
     assert!(it.can(0, ": > made2"));
     assert_eq!(it.both("made2")[0].0, ALICE);
-    // What a library caller may do is the host's decision alone.
+    // The host alone decides about a library's caller.
     let op = uvfs::Op { trusted: true, ..it.mnt.vfs.op(&uvfs::Cred::user(BOB, BOB)) };
     let eves = it.mnt.vfs.context(uvfs::Cred::root());
     let file = eves.resolve(b"/eves").expect("a file");
