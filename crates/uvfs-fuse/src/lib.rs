@@ -1,7 +1,7 @@
 //! The FUSE front end of uvfs: shows a [`Vfs`](uvfs::Vfs) to the kernel as a mounted file system.
 //!
-//! [`mount()`] attaches a VFS to a directory and answers the kernel from threads of its own until it
-//! is unmounted, by [`Mounted::unmount`], by umount(8), or by the end of the process.
+//! [`mount()`] attaches a VFS to a directory. Threads that it starts answer the kernel until the VFS is unmounted, by
+//! [`Mounted::unmount`], by umount(8), or by the end of the process.
 //!
 //! A program that does nothing but serve:
 //!
@@ -26,7 +26,7 @@
 //! - `notify` tells the kernel of changes that the kernel did not make.
 //! - `threads` has the reading threads, and the pool for requests that wait for a driver.
 //!
-//! Needs root, or fusermount3 from Debian's package `fuse3`.
+//! Mounting needs root, or fusermount3 from Debian's package `fuse3`.
 
 mod frontend;
 #[doc(hidden)]

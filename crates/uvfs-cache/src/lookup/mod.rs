@@ -3,7 +3,8 @@
 //! The steps of a miss:
 //! 1. [`by_name`] finds no entry.
 //! 2. [`name_locks`] grants the name lock, or the caller waits for its holder and starts again.
-//! 3. [`ticket`] records the directory's revision, and `by_name` looks once more.
+//! 3. [`ticket`] records the directory's revision, which moves with each removal, rename or invalidation below it. Then
+//!    `by_name` looks once more, because another thread may have added the name.
 //! 4. The caller asks the driver.
 //! 5. [`answer`] publishes the driver's answer, unless it is late. [`negative_entries`] bounds the negative entries.
 

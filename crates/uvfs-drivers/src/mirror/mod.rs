@@ -2,8 +2,8 @@
 //!
 //! Names and attributes are answered from the cache while they may be trusted; everything else goes through to the
 //! host. Nothing outside the source is read or written: see [`reach`]. The host's kernel checks the caller's
-//! permissions and sets the owner of new files: see [`caller`]. Mounts inside the source are shown as empty
-//! directories or files, or each by a mirror of its own, mounted there ([`Submounts`]).
+//! permissions and sets the owner of new files: see [`caller`]. A mount inside the source is shown as an empty
+//! directory or file; with [`Submounts`], a mirror of its own is mounted there and shows it.
 //!
 //! | file | contents |
 //! |---|---|
@@ -11,17 +11,17 @@
 //! | `root`, `reach` | where the mirror begins; from a node to its file |
 //! | `mounts`, `hidden_mounts` | the mounts inside, and the names of those that are not shown |
 //! | `submounts`, `numbers` | the mirrors of the mounts that are shown, and the numbers of their files |
-//! | `caller`, `fds` | acting in the caller's name; how many descriptors |
+//! | `caller`, `fds` | acting in the caller's name; how many descriptors the mirror may hold |
 //! | `owners`, `perms` | other owners, groups and permissions than the host's |
-//! | `moves`, `noreplace` | renames against walks; renaming on hosts without RENAME_NOREPLACE |
+//! | `moves`, `noreplace` | keeping renames and the mirror's walks apart; renaming on hosts without RENAME_NOREPLACE |
 //! | `names`, `attr`, `xattr`, `flags`, `file`, `dir` | the calls |
-//! | `lend` | files whose data the kernel of a front end reads and writes |
+//! | `lend` | open files lent to the kernel, which then reads and writes their data itself (FUSE passthrough) |
 //! | `unnamed` | files without a name, and the space that they take |
 //! | `cookie` | positions in directories |
 //! | `coherence`, [`watch`](crate::watch) | changes by others, and how they are noticed |
 //!
-//! No descriptor is kept for a file that is only known. No lock is held across a system call, except that of `moves`,
-//! for which nobody waits longer than 50 ms. The locks are described in `node` (the table), `file` (open files),
+//! The mirror keeps no descriptor for a file that nobody has open. It holds no lock across a system call, except that of
+//! `moves`, for which nobody waits longer than 50 ms. The locks are described in `node` (the table), `file` (open files),
 //! `dir` (streams) and `fds`.
 
 mod attr;
