@@ -159,6 +159,11 @@ early "Miri" 4500 "${miri[@]}"
 step "build" 0 cargo test --quiet --workspace --lib --bin uvfs --test "*" --no-run
 # Tests that cannot mount say so; --show-output shows that, so that it can be counted.
 # Of the programs only `uvfs` has tests of its own. The test left out is the storm on a mirror in "suites".
+# Most tests on mounts wait, so the usual form of the next steps on mounts runs beside them.
+if [ $size = usual ]; then
+    early "suites" 1200 ci/suites.sh "${short[@]}"
+    early "transports" 900 ci/transports.sh
+fi
 step "tests" $([ $size = full ] && echo 0 || echo 1200) cargo test --quiet --workspace --lib --bin uvfs --test "*" --no-fail-fast -- \
     --show-output --skip a_mirror_shows_changes_that_others_make
 step "documentation tests" 300 cargo test --quiet --workspace --no-fail-fast --doc
