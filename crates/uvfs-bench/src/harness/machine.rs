@@ -11,7 +11,7 @@ use crate::harness::pin;
 pub struct Machine {
     /// Processors that the run may use.
     pub cpus: usize,
-    /// The processor's name.
+    /// The processor's name, family and model.
     pub model: String,
     /// Version of the kernel.
     pub kernel: String,
@@ -78,9 +78,20 @@ impl Ticks {
     }
 }
 
+/// The name, with family and model where the system gives them: virtual machines often have no more than "Xeon".
 fn model(cpuinfo: &str) -> String {
-    let name = cpuinfo.lines().find(|line| line.starts_with("model name")).and_then(|l| l.split_once(':'));
-    name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+    let field = |name: &str| {
+        let fields = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+        fields
+            .map(|(key, value)| (key.trim(), value.trim()))
+            .find(|(key, _)| *key == name)
+            .map(|(_, value)| value)
+    };
+    let name = field("model name").unwrap_or(std::env::consts::ARCH);
+    match (field("cpu family"), field("model")) {
+        (Some(family), Some(model)) => format!("{name}, family {family} model {model}"),
+        _ => name.to_owned(),
+    }
 }
 
 /// The chosen word: `madvise` in `always [madvise] never`.
@@ -95,6 +106,9 @@ mod tests {
     #[test]
     fn reads_the_systems_files() {
         assert_eq!(model("processor : 0\nmodel name\t: Abc 7\n"), "Abc 7");
+        let whole = "processor\t: 0\ncpu family\t: 6\nmodel\t\t: 207\nmodel name\t: Abc 7\n\nprocessor\t: 1\nmodel\t\t: 1\n";
+        assert_eq!(model(whole), "Abc 7, family 6 model 207");
+        assert_eq!(model(""), std::env::consts::ARCH);
         assert_eq!(chosen("always [madvise] never\n"), "madvise");
         let before = Ticks::parse("cpu  10 0 10 70 0 0 0 10 5 0\ncpu0 1");
         assert_eq!(before, Ticks { all: 100, steal: 10 });

@@ -26,6 +26,9 @@ pub const LOCK_OF_TWO: f64 = 2.0;
 /// Directories on the way of `showgids`, the root included; each has one name below it on that way.
 const DIRECTORIES: usize = 7;
 
+/// Bytes of a name in a dentry's first line ([`crate::arms::kernel::dentry`]).
+const FIRST_LINE: u64 = 8;
+
 /// Sections of the tree lock for a file of `showgids`: each directory's permission, each name, the file's permission.
 pub const SECTIONS: f64 = 2.0 * DIRECTORIES as f64 + 1.0;
 
@@ -45,7 +48,10 @@ pub fn of(workload: &str, row: &Row, lock: f64) -> Option<SharedSteps> {
     let is = |key: &str, value: &str| row.params.get(key).and_then(Value::as_str) == Some(value);
     let none = |key: &str| row.params.get(key).and_then(Value::as_u64).unwrap_or(0) == 0;
     match workload {
-        "stat-same" | "open-same" => of_one_file(arm).map(SharedSteps::Lines),
+        "stat-same" | "open-same" => {
+            let bytes = row.params.get("name_bytes").and_then(Value::as_u64);
+            of_one_file(arm, bytes.is_some_and(|bytes| bytes <= FIRST_LINE)).map(SharedSteps::Lines)
+        }
         "showgids" if none("links") && none("changes") => of_showgids(arm, lock).map(SharedSteps::Lines),
         "icache" if is("phase", "stat") || is("phase", "get") => match arm {
             "stock" | "lists" => Some(SharedSteps::Lock(1.0)),
@@ -66,14 +72,14 @@ pub fn of(workload: &str, row: &Row, lock: f64) -> Option<SharedSteps> {
     }
 }
 
-/// All operations are about one file, whose name has more than eight bytes: a shorter one does not share the count's
-/// line.
-fn of_one_file(arm: &str) -> Option<Vec<Station>> {
+/// All operations are about one file. `short`: its name lies in the dentry's first line alone, apart from the count in
+/// either layout.
+fn of_one_file(arm: &str, short: bool) -> Option<Vec<Station>> {
     match arm {
         "uvfs" | "uvfs-prefix" | "null" => Some(Vec::new()),
         // The name is read, then get and put store to its line.
-        "stock" | "spin" => Some(vec![line(3.0)]),
-        "patched" | "patched-spin" => Some(vec![line(2.0)]),
+        "stock" | "spin" if !short => Some(vec![line(3.0)]),
+        "stock" | "spin" | "patched" | "patched-spin" => Some(vec![line(2.0)]),
         _ => None,
     }
 }
@@ -98,4 +104,28 @@ pub fn of_showgids(arm: &str, lock: f64) -> Option<Vec<Station>> {
 /// A line with so many hand-overs an operation.
 pub fn line(hand_overs: f64) -> Station {
     Station { lines: hand_overs, hold_ns: 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_short_name_is_apart_from_the_count() {
+        let lines = |arm: &str, name_bytes: u64| {
+            let spread = json!({ "median": 1.0, "min": 1.0, "max": 1.0 });
+            let row = json!({
+                "arm": arm, "threads": 2, "ops_per_s": spread, "ns_per_op": spread, "dropped": 0.0,
+                "undropped_ns_per_op": 1.0, "huge_page_bytes": 0, "name_bytes": name_bytes,
+            });
+            match of("stat-same", &serde_json::from_value(row).unwrap(), LOCK_OF_TWO).unwrap() {
+                SharedSteps::Lines(stations) => stations.iter().map(|station| station.lines).sum::<f64>(),
+                SharedSteps::Lock(_) => panic!("no lock is taken"),
+            }
+        };
+        assert_eq!([lines("stock", 8), lines("stock", 9)], [2.0, 3.0]);
+        assert_eq!([lines("patched", 8), lines("patched", 9), lines("uvfs", 9)], [2.0, 2.0, 0.0]);
+    }
 }

@@ -1,5 +1,6 @@
 //! The turns: pairs of all threads, and the lock taken by the first of them.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -41,7 +42,8 @@ pub(super) struct Shared<O> {
     began: Instant,
     /// When the lock was first released in this turn, in nanoseconds since `began`; 0: not yet.
     released: AtomicU64,
-    halves: Mutex<Halves>,
+    /// By the number of threads: an arm serves turns of each width, and rates of one and of two do not compare.
+    halves: Mutex<BTreeMap<usize, Halves>>,
 }
 
 impl<O: Object> Shared<O> {
@@ -85,6 +87,29 @@ struct Halves {
     last: u64,
 }
 
+impl Halves {
+    fn add(&mut self, other: Self) {
+        self.before.add(other.before);
+        self.after.add(other.after);
+        self.diverted += other.diverted;
+        self.last = self.last.max(other.last);
+    }
+
+    /// `None`: the lock was not taken, or not in a turn that went on after it.
+    fn sentence(&self, threads: usize) -> Option<String> {
+        let Self { before, after, diverted, last } = *self;
+        (after.pairs != 0).then(|| {
+            format!(
+                "{threads} threads: each made {:.2} M/s before the hold and {:.2} after it; after it {diverted} gets and \
+                 puts took the lock, the last one {:.1} µs after the release",
+                before.rate(),
+                after.rate(),
+                last as f64 / 1e3
+            )
+        })
+    }
+}
+
 impl<O: Object> Arm for Shared<O> {
     fn name(&self) -> &str {
         self.name
@@ -104,7 +129,14 @@ impl<O: Object> Arm for Shared<O> {
 
     fn worker<'a>(&'a self, _variant: usize, seat: WorkerSeat) -> Result<Box<dyn Worker + 'a>> {
         let next = (seat.index == 0 && !self.pace.every.is_zero()).then(|| Instant::now() + self.pace.every);
-        Ok(Box::new(Pairs { arm: self, own: own(), next, seen: None, halves: Halves::default() }))
+        Ok(Box::new(Pairs {
+            arm: self,
+            threads: seat.of,
+            own: own(),
+            next,
+            seen: None,
+            halves: Halves::default(),
+        }))
     }
 
     fn grain(&self, _variant: usize) -> Option<u64> {
@@ -112,24 +144,17 @@ impl<O: Object> Arm for Shared<O> {
     }
 
     fn remark(&self) -> Option<String> {
-        let took = self.object.remark();
-        let Halves { before, after, diverted, last } = *self.halves.lock();
-        if after.pairs == 0 {
-            return took;
-        }
-        let halves = format!(
-            "a thread made {:.2} M/s before the hold and {:.2} after it; after it {diverted} gets and puts took the \
-             lock, the last one {:.1} µs after the release",
-            before.rate(),
-            after.rate(),
-            last as f64 / 1e3
-        );
-        Some(took.map_or(halves.clone(), |took| format!("{took}; {halves}")))
+        let halves = self.halves.lock();
+        let halves = halves.iter().filter_map(|(threads, halves)| halves.sentence(*threads));
+        let all: Vec<_> = self.object.remark().into_iter().chain(halves).collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 }
 
 struct Pairs<'a, O: Object> {
     arm: &'a Shared<O>,
+    /// Threads of this turn.
+    threads: usize,
     own: Box<Line<LockRef>>,
     /// When this thread next takes the lock, if it is the thread that does.
     next: Option<Instant>,
@@ -185,11 +210,7 @@ impl<O: Object> Worker for Pairs<'_, O> {
 
 impl<O: Object> Drop for Pairs<'_, O> {
     fn drop(&mut self) {
-        let mut all = self.arm.halves.lock();
-        all.before.add(self.halves.before);
-        all.after.add(self.halves.after);
-        all.diverted += self.halves.diverted;
-        all.last = all.last.max(self.halves.last);
+        self.arm.halves.lock().entry(self.threads).or_default().add(self.halves);
     }
 }
 
@@ -199,23 +220,31 @@ mod tests {
     use crate::arms::lockref::StockRef;
     use crate::workloads::lockref::objects::Locked;
 
-    #[test]
-    fn one_hold_divides_a_turn() {
-        let pace = Pace { locker: Locker::Once, hold: Duration::ZERO, every: Duration::from_millis(1) };
-        let arm = Shared::new("stock", pace, Locked::<StockRef>::new());
-        arm.prepare(0, 1).unwrap();
-        let mut worker = arm.worker(0, WorkerSeat { index: 0, of: 1 }).unwrap();
+    /// Batches until the lock has been taken and released, and two more. The batch of the hold counts as after it.
+    fn turn(arm: &Shared<Locked<StockRef>>, of: usize) {
+        arm.prepare(0, of).unwrap();
+        let mut worker = arm.worker(0, WorkerSeat { index: 0, of }).unwrap();
         while arm.released.load(Ordering::Relaxed) == 0 {
             worker.batch(GRAIN).unwrap();
         }
-        // The batch of the hold, and two more.
         worker.batch(GRAIN).unwrap();
         worker.batch(GRAIN).unwrap();
-        drop(worker);
-        let halves = *arm.halves.lock();
-        assert!(halves.before.pairs >= GRAIN && halves.before.pairs.is_multiple_of(GRAIN));
+    }
+
+    #[test]
+    fn one_hold_divides_the_turns_of_each_width() {
+        let pace = Pace { locker: Locker::Once, hold: Duration::ZERO, every: Duration::from_millis(1) };
+        let arm = Shared::new("stock", pace, Locked::<StockRef>::new());
+        turn(&arm, 1);
+        turn(&arm, 2);
+        turn(&arm, 2);
+        let halves = arm.halves.lock();
+        let after: Vec<_> = halves.iter().map(|(threads, halves)| (*threads, halves.after.pairs)).collect();
+        assert_eq!(after, [(1, 3 * GRAIN), (2, 6 * GRAIN)]);
         // Nobody else was there.
-        assert_eq!((halves.after.pairs, halves.diverted), (3 * GRAIN, 0));
-        assert!(arm.remark().unwrap().contains("0 gets and puts took the lock"));
+        assert!(halves.values().all(|halves| halves.before.pairs >= GRAIN && halves.diverted == 0));
+        drop(halves);
+        let said = arm.remark().unwrap();
+        assert!(said.contains("1 threads: each made") && said.contains("2 threads: each made"), "{said}");
     }
 }
