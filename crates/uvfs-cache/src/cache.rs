@@ -2,8 +2,8 @@
 //!
 //! One cache serves all superblocks of a process. Each chunk of its arenas belongs to one superblock. This file
 //! creates and destroys caches and superblocks; each other file of the crate has one kind of use.
-//! [`crate::walk::step`] reads without references, [`crate::lookup::ticket`] holds the name locks,
-//! [`crate::names::change`] publishes changes, and [`crate::names::invalidate`] drops entries that may be wrong.
+//! [`crate::walk::lock_free_lookup`] reads without references, [`crate::lookup::ticket`] holds the name locks,
+//! [`crate::names::publish`] publishes changes, and [`crate::names::invalidate`] drops entries that may be wrong.
 //! [`crate::limit::make_room`] keeps the memory limit, and [`crate::limit::watermarks`] keeps a margin below it.
 //!
 //! Lock order (docs/locking.md): rename mutex, name locks, eviction lock, directory list, buckets, attribute locks,
@@ -11,17 +11,17 @@
 
 use std::sync::Arc;
 
-use crate::coherence::clock::{Clock, NEVER};
+use crate::coherence::expiry::{Clock, NEVER};
 use crate::coherence::listeners::Listeners;
 use crate::inodes::attr::mode;
 use crate::inodes::inode_ref::InodeRef;
-use crate::inodes::table::Inodes;
-use crate::limit::budget::Limit;
+use crate::inodes::inode_slots::Inodes;
+use crate::limit::limit_state::Limit;
 use crate::lookup::name_locks::NameLocks;
-use crate::names::table::Dentries;
+use crate::names::dentry_slots::Dentries;
 use crate::superblock::{Superblock, Superblocks};
 use crate::types::{CacheError, Config, Counters, SbId, SbOptions, Ttl};
-use crate::walk::prefix::Prefixes;
+use crate::walk::prefix_cache::Prefixes;
 
 /// The number of a cache, unique in this process; 0 belongs to no cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -49,35 +49,35 @@
 //! | `dirs` | children, revision, completeness; entries in order; listings |
 //! | `limit` | the memory limit: making room, watermarks, threads that wait, external bytes |
 //! | `coherence` | changes behind the cache, expiry, listeners |
-//! | `mapping` | page index to page |
+//! | `file_pages` | page index to page |
 //! | `buffers` | blocks of a device, by number |
 #![deny(unsafe_code)]
 
 mod buffers;
 mod cache;
-mod chunks;
+mod chunk_floors;
+#[cfg(all(test, not(loom)))]
+mod chunk_owner_tests;
 mod coherence;
 mod dirs;
 mod embed;
+mod file_pages;
 mod inodes;
 mod limit;
+#[cfg(all(test, debug_assertions, not(loom)))]
+mod lock_order_tests;
 mod lookup;
 #[cfg(all(test, loom))]
 mod loom_tests;
 #[doc(hidden)]
 pub mod machinery;
-mod mapping;
 mod names;
-#[cfg(all(test, debug_assertions, not(loom)))]
-mod order_tests;
-#[cfg(all(test, not(loom)))]
-mod owner_tests;
 mod superblock;
 mod types;
 mod walk;
 
 pub use cache::Cache;
-pub use coherence::changed_numbers::Asked;
+pub use coherence::late_attributes::Asked;
 pub use coherence::listeners::Listener;
 pub use dirs::listing::{DirScan, DirSink};
 pub use embed::{
@@ -90,28 +90,28 @@ pub use inodes::attr::{Attr, Time};
 pub use inodes::inode_ref::{Death, InodeRef};
 pub use limit::balancer::Balancer;
 pub use limit::forget_requests::NodeHolder;
-pub use lookup::by_name::Lookup;
 pub use lookup::name_locks::Pending;
+pub use lookup::ref_lookup::Lookup;
 pub use lookup::ticket::NameGuard;
-pub use names::change::Reserved;
+pub use names::path_of_inode::Moving;
+pub use names::publish::Reserved;
 pub use names::rename::RenameLock;
-pub use names::reverse::Moving;
 #[doc(no_inline)]
 pub use rustix::io::Errno;
 pub use types::{
     CacheError, Config, Counters, EvictHook, Fresh, InodeId, NotEmpty, Room, SbId, SbOptions, Ttl,
 };
-pub use walk::hit::Peek;
+pub use walk::fast_hit::Peek;
 
 /// The byte table of docs/architecture.md: the cost of a file with a name of up to 23 bytes, hash and
 /// directory list included. The hash's share is the worst that was measured.
 #[cfg(not(loom))]
 const _: () = {
-    use inodes::halves;
+    use inodes::inode;
     use names::dentry;
     const HASH: usize = 14;
     const LISTED: usize = 12;
-    let inode = size_of::<halves::Published>() + size_of::<halves::Private>();
+    let inode = size_of::<inode::Published>() + size_of::<inode::Private>();
     let dentry = size_of::<dentry::Published>() + size_of::<dentry::Private>();
     assert!(inode + dentry + HASH + LISTED <= 256);
     assert!(dentry::INLINE >= 23);

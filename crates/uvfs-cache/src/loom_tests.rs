@@ -27,8 +27,8 @@ use uvfs_sync::primitives::{AtomicU32, Ordering};
 use crate::inodes::attr::mode::{S_IFDIR, S_IFLNK, S_IFREG};
 use crate::machinery::{Child, Known, Pos, Step, TARGET_MAX};
 use crate::names::dentry::NameWords;
-use crate::walk::prefix::{Question, Way};
-use crate::walk::step::Match;
+use crate::walk::lock_free_lookup::Match;
+use crate::walk::prefix_cache::{Question, Way};
 use crate::{
     Attr, Cache, Config, EvictHook, Fresh, InodeId, InodeRef, Lookup, NameGuard, Peek, Room, SbId, SbOptions,
     Time, Ttl,

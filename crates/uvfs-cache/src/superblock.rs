@@ -15,9 +15,9 @@ use uvfs_sync::primitives::{AtomicU64, Mutex, MutexGuard, Ordering, SHARDS, shar
 use uvfs_sync::segvec::SegVec;
 use uvfs_sync::slab::{CHUNK, SPAN, Slab};
 
-use crate::coherence::changed_numbers::Changes;
+use crate::coherence::late_attributes::Changes;
 use crate::inodes::attr::Attr;
-use crate::inodes::halves::{NAMED, RESIDENT};
+use crate::inodes::inode::{NAMED, RESIDENT};
 use crate::types::{CacheError, EvictHook, InodeId, SbId, SbOptions};
 
 /// Pieces of a chunk.

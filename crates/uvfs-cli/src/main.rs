@@ -11,11 +11,12 @@
 mod args;
 mod auto_unmount;
 mod completions;
-mod control;
+mod control_files;
 mod daemon;
+mod did_you_mean;
 mod index;
 mod kernfs;
-mod list;
+mod list_mounts;
 mod log;
 mod manual;
 mod memory_keeper;
@@ -23,6 +24,7 @@ mod metrics;
 mod mount;
 mod mount_helper;
 mod object;
+mod option_warnings;
 mod options;
 mod pid_file;
 mod preload;
@@ -32,9 +34,7 @@ mod remount;
 mod signals;
 mod source;
 mod stat;
-mod suggest;
 mod sys;
-mod unhonoured;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<()> {
     match command {
-        Command::Mount(args) if args.list => list::run(args.json),
+        Command::Mount(args) if args.list => list_mounts::run(args.json),
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) if args.after_server => auto_unmount::after_server(&args.dir),
         Command::Umount(args) => Ok(uvfs_fuse::unmount(&args.dir, args.lazy)?),

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 
+use crate::did_you_mean::nearest;
 use crate::print;
-use crate::suggest::nearest;
 
 /// The page that is printed if none is named.
 const FIRST: &str = "uvfs.1";

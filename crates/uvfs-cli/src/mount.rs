@@ -14,7 +14,7 @@ use uvfs_fuse::{Mounted, Unmounted};
 use nix::sys::signal::Signal;
 use sd_notify::NotifyState;
 
-use crate::control;
+use crate::control_files;
 use crate::kernfs;
 use crate::metrics::Listener;
 use crate::mount_helper;
@@ -26,7 +26,7 @@ use crate::print::say;
 use crate::reload_requests::Reloader;
 use crate::signals::{Asked, Signals};
 use crate::source::{self, Opened, Said, Source};
-use crate::{args, auto_unmount, daemon, log, memory_keeper, options, remount, sys, unhonoured};
+use crate::{args, auto_unmount, daemon, log, memory_keeper, option_warnings, options, remount, sys};
 
 /// How long the users of a detached mount have to finish before it ends under them.
 const GRACE: Duration = Duration::from_secs(1);
@@ -58,7 +58,7 @@ pub fn run(args: &args::Mount) -> Result<()> {
         let source = args.what()?.0.split(':').next().unwrap_or_default();
         // Errors are for `serve` to report.
         let asked = options::parse(&args.options, source).unwrap_or_default().mount;
-        unhonoured::of_source(source, &args.options, &asked).iter().for_each(say);
+        option_warnings::of_source(source, &args.options, &asked).iter().for_each(say);
         if args.daemon && args.log.verbose > 0 && args.log.log_file.is_none() {
             say("-v has no effect once the mount answers: with -d, add --log-file FILE");
         }
@@ -110,8 +110,8 @@ fn serve_here(args: &args::Mount, source: Source, options: Parsed, pid_file: Opt
     let control = ControlDir::new(&vfs, what, &args.options.join(","));
     if ctl != Ctl::Off {
         let (metrics, reloader) = (metrics.as_ref().map(Listener::url), reloader.clone());
-        let files = control::Files { metrics, reloader, lines: lines(coherence, preload.as_ref()) };
-        control::install(&control, &vfs, ctl == Ctl::Show, files)?;
+        let files = control_files::Files { metrics, reloader, lines: lines(coherence, preload.as_ref()) };
+        control_files::install(&control, &vfs, ctl == Ctl::Show, files)?;
     }
     let to_fill = preload.clone().map(|preload| (preload, Arc::clone(&vfs)));
     let mounted = uvfs_fuse::mount(vfs, dir, &mount).inspect_err(|_| source::forget_record(&driver))?;
@@ -126,7 +126,7 @@ fn serve_here(args: &args::Mount, source: Source, options: Parsed, pid_file: Opt
     if let Some((preload, vfs)) = to_fill {
         preload.start(&vfs).context("cannot start a thread")?;
     }
-    unhonoured::of_mount(&mount, &mounted).iter().for_each(say);
+    option_warnings::of_mount(&mount, &mounted).iter().for_each(say);
     if auto_unmount {
         auto_unmount::start(mounted.dir())?;
     }
@@ -140,7 +140,7 @@ fn serve_here(args: &args::Mount, source: Source, options: Parsed, pid_file: Opt
         preload.stop();
     }
     drop(submounts);
-    kernfs::command::end_all();
+    kernfs::run_command::end_all();
     end_record(recording.as_deref());
     if let (Err(error), true) = (&outcome, args.daemon_child) {
         log::tell_system(&format!("{error:#}"));
@@ -307,7 +307,7 @@ fn end_record_soon(recorded: Option<Arc<Ext4>>) {
 /// Ends the process, and the commands that it runs. Its threads may wait in its own mount, and nothing can kill them
 /// there. So the connection is aborted, and they come back.
 fn exit(status: i32, mounted: &Mounted) -> ! {
-    kernfs::command::end_all();
+    kernfs::run_command::end_all();
     mounted.abort();
     pid_file::remove();
     std::process::exit(status)

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use uvfs_control::memory_limit;
 use uvfs_fuse::{Atime, Options};
 
-use crate::suggest::nearest;
+use crate::did_you_mean::nearest;
 
 /// An option: its name, the name of its value if it takes one, its owner, and its effect.
 struct Known {

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use uvfs_fuse::{MountedAt, Options};
 
 use crate::options::{self, Parsed};
-use crate::{print, source, unhonoured};
+use crate::{option_warnings, print, source};
 
 /// The options that can be changed, for a user that tried to change something else.
 const CHANGEABLE: &str =
@@ -32,7 +32,7 @@ pub fn change(dir: &Path, options: &[String]) -> Result<Vec<String>> {
     let source = made.source.split(':').next().unwrap_or_default();
     let was = parsed(&made.options, &flags, &[], source).context("the options that it was mounted with")?;
     let mut wanted = parsed(&made.options, &flags, options, source)?;
-    let warnings = unhonoured::of_source(source, options, &wanted.mount);
+    let warnings = option_warnings::of_source(source, options, &wanted.mount);
     // As when it was mounted.
     wanted.mount.read_only |= source::is_read_only(source);
     let names_memory =

@@ -16,10 +16,10 @@ use uvfs_drivers::generated::{Generated, Spec};
 use uvfs_drivers::mirror::{self, Mirror, OwnerKind, Owners, Submounts};
 use uvfs_drivers::tmpfs::{self, Tmpfs};
 
+use crate::did_you_mean;
 use crate::kernfs::{self, Published};
 use crate::options::{self, DriverOptions};
 use crate::print;
-use crate::suggest;
 use crate::sys;
 
 /// The sources that can be named as SOURCE.
@@ -42,7 +42,7 @@ fn meant(text: &str, kind: &str, rest: Option<&str>) -> Option<String> {
         };
         return Some(format!("{driver}:{text}"));
     }
-    let driver = suggest::nearest(kind, DRIVERS)?;
+    let driver = did_you_mean::nearest(kind, DRIVERS)?;
     Some(match rest {
         Some(rest) if driver != "tmpfs" => format!("{driver}:{rest}"),
         None if OF_A_PATH.contains(&driver) => format!("{driver}:/path"),

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use uvfs::{Attr, Errno, Inode, InodeId, Op, Result, StatFs, Ttl, Vfs};
 
-use crate::limit::shortage::Shortage;
+use crate::limit::memory_shortage::Shortage;
 use crate::mount::options::Permissions;
 use crate::notify::Outbox;
 use crate::threads::fair_shares::Share;
@@ -27,25 +27,25 @@ use crate::threads::pending::{For, Pending, Wait, Waiting};
 use crate::threads::pool::Pool;
 use crate::threads::readers::Readers;
 use crate::transport::{Asked, Attributes, Caller, Entry, NodeId, ROOT, Reply};
-use crate::wire::latency::Latencies;
+use crate::wire::latency_histograms::Latencies;
 
 mod attrs;
-pub(crate) mod backing;
+pub(crate) mod change_listener;
 mod credentials;
-mod dirs;
 mod files;
-#[cfg(test)]
-pub(crate) mod fixture;
-pub(crate) mod listener;
 mod names;
+pub(crate) mod passthrough;
 pub(crate) mod proc_status;
+mod readdir;
+pub(crate) mod request_counters;
 mod revalidation;
-pub(crate) mod tally;
+#[cfg(test)]
+pub(crate) mod test_frontend;
 
-use backing::Backings;
 use credentials::Who;
+use passthrough::Backings;
+use request_counters::{Count, Lookups, Requests, Tally};
 use revalidation::Revalidated;
-use tally::{Count, Lookups, Requests, Tally};
 
 /// Threads that may wait for drivers at the same time.
 const WAITING_MAX: usize = 256;
@@ -374,7 +374,7 @@ impl Core {
     /// As [`Core::describe`], of a node whose lookup has been counted.
     ///
     /// Attributes may have been changed from elsewhere since they were read. If the count came before that, the
-    /// listener finds the node held, and tells the kernel of the change until the kernel knows it (`listener.rs`).
+    /// listener finds the node held, and tells the kernel of the change until the kernel knows it (`change_listener.rs`).
     /// If the count came after, the change is seen here.
     fn describe_counted(&self, inode: &Inode<'_>, attr: Attr) -> Entry {
         fence(SeqCst);
@@ -468,7 +468,7 @@ mod tests {
 
     use super::*;
     use crate::transport::Looked;
-    use fixture::Fixture;
+    use test_frontend::Fixture;
 
     /// Of what others change too: it would store them for ever, though it was told of a change after they were composed.
     #[test]
@@ -487,8 +487,8 @@ mod tests {
     fn entries_are_kept_unless_the_kernel_is_made_to_forget() {
         let fixture = Fixture::new();
         let kept = || {
-            let (sent, opened) = fixture::reply();
-            fixture.frontend.opendir(fixture::ANYBODY, ROOT, sent);
+            let (sent, opened) = test_frontend::reply();
+            fixture.frontend.opendir(test_frontend::ANYBODY, ROOT, sent);
             let opened = opened.recv().expect("an answer").expect("opened");
             assert_eq!(opened.cache_dir, opened.keep_cache);
             opened.cache_dir
@@ -504,8 +504,8 @@ mod tests {
             let fixture = Fixture::with(Features { resident, watched, ..Features::default() });
             fixture.frontend.core.vfs.cache().set_memory_limit(limit);
             fixture.frontend.kernel_can(spare);
-            let (sent, opened) = fixture::reply();
-            fixture.frontend.opendir(fixture::ANYBODY, ROOT, sent);
+            let (sent, opened) = test_frontend::reply();
+            fixture.frontend.opendir(test_frontend::ANYBODY, ROOT, sent);
             opened.recv().expect("an answer").map(drop)
         };
         assert_eq!(opened(true, false, 0, false), Ok(()));
@@ -544,7 +544,7 @@ mod tests {
             let here = thread::current().id();
             let look = |name: &[u8]| {
                 let (sent, answer) = mpsc::channel();
-                frontend.lookup(fixture::ANYBODY, ROOT, name, Where(sent));
+                frontend.lookup(test_frontend::ANYBODY, ROOT, name, Where(sent));
                 answer.recv().expect("an answer") == here
             };
             answers.send(look(b"1")).expect("the test listens");

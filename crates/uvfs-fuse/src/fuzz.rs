@@ -11,7 +11,7 @@ use uvfs::{Errno, Vfs};
 use crate::frontend::Frontend;
 use crate::mount::options::Permissions;
 use crate::wire::dispatch::Dispatcher;
-use crate::wire::port::{Answer, IN_HEADER, Port};
+use crate::wire::reply_port::{Answer, IN_HEADER, Port};
 use crate::wire::request::split;
 
 /// An answer.

@@ -1,7 +1,7 @@
 //! The values that a transport carries between the kernel and [`Frontend`](crate::frontend::Frontend), in our own
 //! terms.
 //!
-//! A transport (`dev.rs`, `uring`) receives requests, `wire` takes them apart, calls the method of the front end that has
+//! A transport (`dev_fuse.rs`, `uring`) receives requests, `wire` takes them apart, calls the method of the front end that has
 //! the request's name, and gives it a [`Reply`] that it can answer at once or later from another thread.
 //! The front end knows these traits and nothing of bytes.
 //!
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use uvfs::{Attr, FileFlags, Result, Time};
 
-pub(crate) mod dev;
+pub(crate) mod dev_fuse;
 pub(crate) mod uring;
 
 /// A node id as the kernel knows it.

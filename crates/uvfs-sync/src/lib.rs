@@ -11,45 +11,45 @@
 //! | [`arena`] | reserved address space holding slots that are valid when all-zero |
 //! | [`slab`] | which slots of an arena are free: chunks owned by one user, per-thread magazines |
 //! | [`segvec`] | a growing array of ordinary objects whose addresses never change |
-//! | [`small_map`] | numbers to numbers, read without a store, replaced as a whole |
+//! | [`read_mostly_map`] | numbers to numbers, read without a store, replaced as a whole |
 //! | [`seqcount`] | the sequence of a published half |
 //! | [`bitlock`] | a lock in one bit of a word; waiters are parked |
 //! | [`sole_key`] | the only held key of a lock table's shard, in one word |
 //! | [`lockref`] | count, lock bits and generation in one word |
 //! | [`percpu_ref`] | references to an object that many threads use at once, counted per thread |
 //! | [`percpu_rwsem`] | a reader-writer lock whose readers share no line |
-//! | [`active`] | active references: whether a thread is inside a call of an object, and waiting until none is |
+//! | [`active_ref`] | active references: whether a thread is inside a call of an object, and waiting until none is |
 //! | [`barrier`] | an asymmetric full barrier: a load on the frequent side, membarrier(2) on the rare one |
-//! | [`lane`] | a small number for each running thread |
-//! | [`tallies`] | counters that each thread keeps and any thread may sum |
-//! | [`order`] | the lock order, asserted in debug builds |
+//! | [`thread_number`] | a small number for each running thread |
+//! | [`thread_counters`] | counters that each thread keeps and any thread may sum |
+//! | [`lock_order`] | the lock order, asserted in debug builds |
 //! | [`blhash`] | the bit-locked hash: one cache line a bucket, grows while it is read |
-//! | [`pages`] | 4 KiB pages of file data as type-stable memory |
-//! | [`blocks`] | blocks of a device, read in place while pinned |
+//! | [`page_frames`] | 4 KiB pages of file data as type-stable memory |
+//! | [`pinned_blocks`] | blocks of a device, read in place while pinned |
 //! | [`side_data`] | values of any type beside a cache's objects, each dropped once |
 //!
 //! Not for use in a forked child or in a signal handler.
 
-pub mod active;
+pub mod active_ref;
 pub mod arena;
 pub mod barrier;
 pub mod bitlock;
 pub mod blhash;
-pub mod blocks;
 #[cfg(all(debug_assertions, not(loom)))]
 mod counted_atomics;
-pub mod lane;
+pub mod lock_order;
 pub mod lockref;
-pub mod order;
-pub mod pages;
+pub mod page_frames;
 pub mod percpu_ref;
 pub mod percpu_rwsem;
+pub mod pinned_blocks;
 pub mod primitives;
+pub mod read_mostly_map;
 pub mod segvec;
 pub mod seqcount;
 pub mod side_data;
 pub mod slab;
-pub mod small_map;
 pub mod sole_key;
 mod sys;
-pub mod tallies;
+pub mod thread_counters;
+pub mod thread_number;

@@ -177,7 +177,7 @@ impl<T> Mutex<T> {
         note_store();
         #[cfg(not(loom))]
         return self.0.try_lock().unwrap_or_else(|| {
-            crate::tallies::count(crate::tallies::LOCK_WAITS);
+            crate::thread_counters::count(crate::thread_counters::LOCK_WAITS);
             self.0.lock()
         });
         #[cfg(loom)]
@@ -256,7 +256,7 @@ pub(crate) mod parking {
     /// `unpark_all` either makes `validate` fail or finds us in the queue.
     #[cfg(not(loom))]
     pub(crate) fn park(key: usize, validate: impl FnOnce() -> bool) {
-        crate::tallies::count(crate::tallies::LOCK_WAITS);
+        crate::thread_counters::count(crate::thread_counters::LOCK_WAITS);
         // SAFETY: only this crate parks on these keys. They are addresses of words that stay where they are
         // while a thread is parked: in its arenas, or in memory that the sleeper borrows. `validate` and
         // the two empty callbacks neither panic nor call into the parking lot.

@@ -18,7 +18,7 @@
 
 use crossbeam_utils::CachePadded;
 
-use crate::order::{Class, Ordered};
+use crate::lock_order::{Class, Ordered};
 use crate::primitives::{AtomicBool, AtomicU32, Ordering, SHARDS, Tally, shard};
 use crate::segvec::SegVec;
 

@@ -7,10 +7,10 @@
 //! The rules are those of acl(5).
 //!
 //! An [`Acl`] is valid by construction, whatever its source, and never changes. Drivers and permission checks share
-//! it behind an `Arc`. Pure functions of values. `ops/acl.rs` says who may set a list and when one is asked for;
+//! it behind an `Arc`. Pure functions of values. `ops/acl_checks.rs` says who may set a list and when one is asked for;
 //! `permission.rs` says when mode bits alone decide.
 
-use crate::powers::Who;
+use crate::groups_and_capabilities::Who;
 use crate::types::{Access, Cred, Errno, Result};
 
 /// Most entries of a list: as many as fit into an extended attribute.

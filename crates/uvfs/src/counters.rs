@@ -1,12 +1,12 @@
 //! Counters of the caches: hits, misses, waits, bail-outs of the lock-free walk, and driver calls by kind.
 //!
-//! Each thread counts for itself ([`uvfs_sync::tallies`]), so a hit stores nothing that another thread would have
+//! Each thread counts for itself ([`uvfs_sync::thread_counters`]), so a hit stores nothing that another thread would have
 //! to fetch; [`counters`] sums. The counters are the process's: all [`Vfs`](crate::Vfs) instances share them, and
 //! they only grow. They synchronise nothing: a sum is not of one moment. [`Counted`](crate::Counted) alone counts
 //! driver calls, for the drivers that it wraps.
 
 pub use uvfs_cache::machinery::buffers::lookaside::LookasideCounters;
-use uvfs_sync::tallies::{self, BUFFERS, LOCK_WAITS, WORDS};
+use uvfs_sync::thread_counters::{self, BUFFERS, LOCK_WAITS, WORDS};
 
 use crate::namei::bailout::{Bail, BailCounts};
 
@@ -165,33 +165,33 @@ impl Counters {
 
 /// The counters now. Takes a mutex that threads take only for their first and last count.
 pub fn counters() -> Counters {
-    Counters(tallies::sums())
+    Counters(thread_counters::sums())
 }
 
 /// Counts a walk or a name that the cache answered alone.
 #[inline(always)]
 pub(crate) fn hit() {
-    tallies::count(HITS);
+    thread_counters::count(HITS);
 }
 
 /// Counts a name for which a driver is asked.
 pub(crate) fn miss() {
-    tallies::count(MISSES);
+    thread_counters::count(MISSES);
 }
 
 /// Counts a wait for another's lookup of a name.
 pub(crate) fn name_wait() {
-    tallies::count(NAME_WAITS);
+    thread_counters::count(NAME_WAITS);
 }
 
 /// Counts a lock-free walk that gives up.
 pub(crate) fn bail(reason: Bail) {
-    tallies::count(BAILS + reason as usize);
+    thread_counters::count(BAILS + reason as usize);
 }
 
 /// Counts a driver call that begins; dropping the result counts its return.
 pub(crate) fn begin(call: DriverCall) -> Begun {
-    tallies::count(CALLS + call as usize);
+    thread_counters::count(CALLS + call as usize);
     Begun
 }
 
@@ -200,7 +200,7 @@ pub(crate) struct Begun;
 
 impl Drop for Begun {
     fn drop(&mut self) {
-        tallies::count(RETURNED);
+        thread_counters::count(RETURNED);
     }
 }
 

@@ -6,12 +6,12 @@
 //!
 //! If a file has an access control list, mode bits still decide for its owner, and for everyone else while they
 //! give its group nothing. Otherwise the list decides ([`Verdict::List`]), and only its driver knows it: see
-//! `ops/acl.rs`.
+//! `ops/acl_checks.rs`.
 //!
 //! Capabilities are those of [`Capability`]. User id 0 has them all, unless a front end says what the caller has
 //! ([`crate::Powers`]). The caller's powers are asked for last, if nothing else decides.
 
-use crate::powers::{Capability, Who};
+use crate::groups_and_capabilities::{Capability, Who};
 use crate::types::{Access, Attr, Cred, Errno, Op, Perm, Result, mode};
 
 /// The `fs.protected_*` rules (see proc(5)). They protect a process from files that other users left in

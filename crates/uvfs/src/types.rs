@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::acl::Acl;
-use crate::powers::Powers;
+use crate::groups_and_capabilities::Powers;
 
 pub use uvfs_cache::attr::{Attr, Time, mode};
 pub use uvfs_cache::machinery::Perm;

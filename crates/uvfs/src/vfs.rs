@@ -13,13 +13,13 @@ use uvfs_cache::{Cache, InodeId, Room};
 
 use crate::driver::{Driver, Inode};
 use crate::driver_answer::cache_errno;
-use crate::mount::{CONTROL_NAME, Mounts, Super, SuperRef};
+use crate::inode_pin::Pin;
+use crate::mount_table::{CONTROL_NAME, Mounts, Super, SuperRef};
 use crate::namei::cred_numbers::Numbers;
 use crate::ops::checks::require_dir;
-use crate::ops::handles::Files;
+use crate::ops::handle_table::Files;
 use crate::ops::inode_locks::InodeLocks;
 use crate::permission::Protected;
-use crate::pin::Pin;
 use crate::types::{Cred, Errno, Op, Result, Time, Ttl};
 
 /// Configuration of a [`Vfs`].

@@ -27,7 +27,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use parking_lot::{Mutex, RwLock};
 use uvfs::{Access, Cred, Errno, Found, Op, Vfs};
 use uvfs_drivers::kernfs::Node;
-use uvfs_sync::order::{Class, Held};
+use uvfs_sync::lock_order::{Class, Held};
 use uvfs_sync::percpu_rwsem::PerCpuRwSem;
 
 use crate::harness::sys;

@@ -24,11 +24,11 @@
 
 use std::cell::Cell;
 
-use uvfs_sync::blocks::BlockId;
-use uvfs_sync::pages::FrameAt;
-use uvfs_sync::tallies::{self, BUFFERS};
+use uvfs_sync::page_frames::FrameAt;
+use uvfs_sync::pinned_blocks::BlockId;
+use uvfs_sync::thread_counters::{self, BUFFERS};
 
-use super::index::{Entry, FAN_BITS, Index, NUMBER_BITS};
+use super::block_tree::{Entry, FAN_BITS, Index, NUMBER_BITS};
 
 /// Leaves in the table, beside the last leaf.
 const PLACES: usize = if cfg!(loom) { 1 } else { 256 };
@@ -74,17 +74,17 @@ pub struct LookasideCounters {
 
 /// The present counters. Sums over all threads, not of one moment.
 pub fn counters() -> LookasideCounters {
-    LookasideCounters::of(&tallies::sums())
+    LookasideCounters::of(&thread_counters::sums())
 }
 
 /// This thread's part of [`counters`].
 pub fn counters_of_this_thread() -> LookasideCounters {
-    LookasideCounters::of(&tallies::mine())
+    LookasideCounters::of(&thread_counters::mine())
 }
 
 impl LookasideCounters {
     /// The part of sums of [`tallies`] that is the lookasides'.
-    pub fn of(sums: &[u64; tallies::WORDS]) -> Self {
+    pub fn of(sums: &[u64; thread_counters::WORDS]) -> Self {
         Self {
             last: sums[LAST],
             table: sums[TABLE],
@@ -99,7 +99,7 @@ impl LookasideCounters {
 fn count(word: usize) {
     // loom's threads share one thread of the system.
     if cfg!(not(loom)) {
-        tallies::count(word);
+        thread_counters::count(word);
     }
 }
 
@@ -107,7 +107,7 @@ fn count(word: usize) {
 #[inline(always)]
 fn count_hit(word: usize) {
     if cfg!(not(loom)) {
-        tallies::count_again(word);
+        thread_counters::count_again(word);
     }
 }
 
@@ -318,9 +318,9 @@ impl Lookaside {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::index::MAX_BLOCK;
+    use super::super::block_tree::MAX_BLOCK;
     use super::*;
-    use uvfs_sync::blocks::Blocks;
+    use uvfs_sync::pinned_blocks::Blocks;
 
     const FAN: u64 = 1 << FAN_BITS;
 

@@ -1,15 +1,15 @@
 //! Model checks of the buffer cache, named after the rules of docs/locking.md. (Pins and copies:
-//! `uvfs_sync::blocks`.)
+//! `uvfs_sync::pinned_blocks`.)
 //!
 //! Devices of two blocks, two threads, one operation each.
 
 use std::io;
 use std::sync::Arc;
 
-use uvfs_sync::blocks::{Blocks, MIN_SIZE};
+use uvfs_sync::pinned_blocks::{Blocks, MIN_SIZE};
 use uvfs_sync::primitives::Stat;
 
-use super::index::Index;
+use super::block_tree::Index;
 use super::lookaside::{Lookaside, tag};
 use super::{BlockSource, Device};
 use crate::loom_tests::{model, roomy};

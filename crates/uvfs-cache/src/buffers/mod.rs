@@ -8,28 +8,28 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `index` | block number to block, read without locks |
+//! | `block_tree` | block number to block, read without locks |
 //! | [`lookaside`] | leaves that a thread remembers |
-//! | `miss` | reads from the source, and waiting for them |
-//! | `space` | slots, and eviction |
-//! | [`charge`](self) | the share of the cache's limit |
+//! | `shared_reads` | reads from the source, and waiting for them |
+//! | `block_eviction` | slots, and eviction |
+//! | [`memory_share`](self) | the share of the cache's limit |
 //!
 //! Protection: a device's one mutex protects the shape of the tree, the slots, and the table of reads under way.
 //! Misses and evictions take it; it is never held across a read, a wait or a fill. Hits take no lock. A block's entry
-//! may be old by the time it is used; then the block's generation refuses it ([`uvfs_sync::blocks`]). A device has
+//! may be old by the time it is used; then the block's generation refuses it ([`uvfs_sync::pinned_blocks`]). A device has
 //! its own memory, so all of it goes with the device. A caller may hold name locks and an inode lock, and no lock
 //! that comes later in `docs/locking.md`, because making room for a block may evict names.
 //!
 //! Cost of a hit: finding the leaf (one comparison if it is the last one), one entry, and two
 //! read-modify-writes for a pin or none for a copy.
 
-mod charge;
-mod index;
+mod block_eviction;
+mod block_tree;
 pub mod lookaside;
 #[cfg(all(test, loom))]
 mod loom_tests;
-mod miss;
-mod space;
+mod memory_share;
+mod shared_reads;
 #[cfg(all(test, not(loom)))]
 mod tests;
 #[cfg(all(test, not(loom)))]
@@ -39,22 +39,22 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Weak};
 
-use uvfs_sync::blocks::{BlockId, Blocks, MAX_SLOTS};
-use uvfs_sync::order::{Class, Ordered};
+use uvfs_sync::lock_order::{Class, Ordered};
+use uvfs_sync::pinned_blocks::{BlockId, Blocks, MAX_SLOTS};
 use uvfs_sync::primitives::{AtomicU8, Ordering, Stat};
 
-use self::charge::Account;
-use self::index::Index;
-pub use self::index::MAX_BLOCK;
-use self::miss::{Flight, ReadAhead};
-use self::space::{Parts, Space};
+use self::block_eviction::{Parts, Space};
+use self::block_tree::Index;
+pub use self::block_tree::MAX_BLOCK;
+use self::memory_share::Account;
+use self::shared_reads::{Flight, ReadAhead};
 use crate::cache::Cache;
 use crate::limit::devices::Reclaim;
 
 /// A pinned block: it stays where it is while this lives. Derefs to its bytes.
-pub use uvfs_sync::blocks::Pinned as Buffer;
+pub use uvfs_sync::pinned_blocks::Pinned as Buffer;
 /// Limits on the size of a block.
-pub use uvfs_sync::blocks::{MAX_SIZE, MIN_SIZE};
+pub use uvfs_sync::pinned_blocks::{MAX_SIZE, MIN_SIZE};
 
 /// Bytes that blocks may take if the cache has no limit and the address space is available.
 const UNLIMITED: u64 = 16 << 30;

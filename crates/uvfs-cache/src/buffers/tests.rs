@@ -351,5 +351,5 @@ fn devices_come_and_go() {
 fn rule19_the_state_of_a_device_is_noted() {
     let device = device(&Source::of(4), 4);
     let _state = device.state.lock();
-    uvfs_sync::order::check(uvfs_sync::order::Class::Eviction);
+    uvfs_sync::lock_order::check(uvfs_sync::lock_order::Class::Eviction);
 }

@@ -8,13 +8,13 @@
 //! - *A name* is forgotten, and its directory's attributes are stale.
 //! - *An inode's attributes* are stale. The inode is marked in its published half, so that none of its
 //!   names leads anywhere before the driver has been asked.
-//! - *Everything* is suspect: the epoch moves (`clock.rs`). No structure is walked, and a hit compares two
+//! - *Everything* is suspect: the epoch moves (`expiry.rs`). No structure is walked, and a hit compares two
 //!   words.
 //!
 //! **Answers on their way.** The driver was asked before the change, and its answer is stored after it.
 //!
 //! - A lookup's name: the directory's revision has moved (rule 10).
-//! - A lookup's attributes: the inode's number is noted as changed (`changed_numbers.rs`).
+//! - A lookup's attributes: the inode's number is noted as changed (`late_attributes.rs`).
 //! - A getattr's attributes: the attribute sequence has moved.
 //! - After a move of the epoch, attributes of a known inode are not stored. Other answers are stored with
 //!   the epoch in which the driver was asked, so they are suspect at once.
@@ -145,9 +145,9 @@ mod tests {
 
     use super::*;
     use crate::inodes::attr::Attr;
-    use crate::lookup::by_name::Lookup;
+    use crate::lookup::ref_lookup::Lookup;
     use crate::types::{Config, Fresh, Room, SbOptions, Ttl};
-    use crate::walk::hit::Peek;
+    use crate::walk::fast_hit::Peek;
 
     fn file(ino: u64, size: u64) -> Fresh {
         let attr = Attr { ino, mode: mode::S_IFREG | 0o644, nlink: 1, size, ..Attr::default() };

@@ -2,7 +2,7 @@
 //!
 //! Entries are copied out a batch at a time under the directory's index mutex; the sink gets them with
 //! nothing held. A dentry in the list is in use: a writer takes it out of the list, under the same mutex,
-//! before the slot changes hands (see [`crate::names::change`]). A replaced name keeps its place in the list. Its
+//! before the slot changes hands (see [`crate::names::publish`]). A replaced name keeps its place in the list. Its
 //! dentry gives way to the new one in one hold of the mutex, so a listing sees one of them.
 //!
 //! A listing from a driver ([`DirScan`]) is an answer about many names, requested before any of their name
@@ -14,12 +14,12 @@
 use uvfs_sync::primitives::{AtomicBool, Ordering, spin_loop};
 
 use crate::cache::Cache;
-use crate::coherence::changed_numbers::Asked;
-use crate::coherence::clock::NEVER;
-use crate::dirs::children::DirState;
+use crate::coherence::expiry::NEVER;
+use crate::coherence::late_attributes::Asked;
 use crate::dirs::cookies::FIRST_COOKIE;
+use crate::dirs::dir_state::DirState;
 use crate::inodes::inode_ref::InodeRef;
-use crate::lookup::by_name::Known;
+use crate::lookup::ref_lookup::Known;
 use crate::lookup::ticket::NameGuard;
 use crate::types::{CacheError, Fresh, Ttl};
 

@@ -7,12 +7,12 @@ use std::fmt;
 
 use uvfs_sync::primitives::{AtomicBool, Ordering};
 
-use super::node::OwnedNode;
-use super::ticket::NodeAnswer;
+use super::node_handles::OwnedNode;
+use super::owned_ticket::NodeAnswer;
 use crate::dirs::listing::ParkedScan;
 use crate::inodes::attr::Attr;
 use crate::inodes::inode_ref::InodeRef;
-use crate::lookup::by_name::Known;
+use crate::lookup::ref_lookup::Known;
 use crate::lookup::ticket::NameGuard;
 use crate::types::{CacheError, Ttl};
 

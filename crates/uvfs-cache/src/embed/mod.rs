@@ -6,52 +6,52 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `data` | the embedder's data of each inode, dropped once |
-//! | `node` | handles |
-//! | `ticket` | lookup tickets and answers |
-//! | `change` | name locks and rename locks; create, link, remove, rename |
+//! | `inode_data` | the embedder's data of each inode, dropped once |
+//! | `node_handles` | handles |
+//! | `owned_ticket` | lookup tickets and answers |
+//! | `owned_name_lock` | name locks and rename locks; create, link, remove, rename |
 //! | `listing` | listings |
-//! | `key` | numbers for keys of up to 64 bytes |
+//! | `numbers_for_keys` | numbers for keys of up to 64 bytes |
 //!
 //! Waiting is a future or a blocking call; there is no runtime here. A future that is dropped gives up its place
 //! and takes nothing with it. The lock order is that of docs/locking.md: rename lock, then name locks.
 
-mod change;
-mod data;
-mod key;
+mod inode_data;
 mod listing;
 #[cfg(all(test, loom))]
 mod loom_tests;
-mod node;
-mod ticket;
+mod node_handles;
+mod numbers_for_keys;
+mod owned_name_lock;
+mod owned_ticket;
 
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-pub use change::{NameLock, NamePlace, OwnedRenameLock};
-pub use key::{KeyTooLong, NodeKey, NodeKeys};
 pub use listing::NodeListing;
-pub use node::{NodeKnown, NodeRef, OwnedNode};
-pub use ticket::{NodeAnswer, NodeLookup, Ticket};
+pub use node_handles::{NodeKnown, NodeRef, OwnedNode};
+pub use numbers_for_keys::{KeyTooLong, NodeKey, NodeKeys};
+pub use owned_name_lock::{NameLock, NamePlace, OwnedRenameLock};
+pub use owned_ticket::{NodeAnswer, NodeLookup, Ticket};
 
-use data::Data;
+use inode_data::Data;
 use uvfs_sync::primitives::Mutex;
 
 use crate::cache::Cache;
-use crate::coherence::changed_numbers::Asked;
+use crate::coherence::late_attributes::Asked;
 use crate::coherence::listeners::Listener;
 use crate::inodes::attr::Attr;
 use crate::inodes::attr::mode::S_IFDIR;
 use crate::limit::balancer::Balancer;
 use crate::limit::external_bytes::ExternalBytes;
 use crate::limit::forget_requests::NodeHolder;
-use crate::limit::pressure::Overdraft;
+use crate::limit::memory_waiters::Overdraft;
 use crate::lookup::name_locks::NameLocks;
 use crate::names::dentry::NameWords;
 use crate::types::{CacheError, Config, Counters, InodeId, SbId, SbOptions};
-use crate::walk::hit::Peek;
+use crate::walk::fast_hit::Peek;
 
 /// A cache, and what belongs to it. Alive while a handle is.
 struct Shared<T: Send + Sync + 'static> {

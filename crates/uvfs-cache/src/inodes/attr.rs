@@ -1,7 +1,7 @@
 //! The attributes that `stat` reports, and how the published half of an inode packs them.
 //!
 //! Plain values: nothing here is shared or locked. [`Attr`] is the unpacked form that callers and drivers
-//! see; `halves.rs` stores it as atomics.
+//! see; `inode.rs` stores it as atomics.
 
 /// Type bits of a mode, as in `<sys/stat.h>`.
 pub mod mode {

@@ -21,15 +21,15 @@
 use uvfs_sync::blhash::{BlHash, Scan};
 use uvfs_sync::primitives::{Ordering, spin_loop};
 
-use super::table::number_hash;
+use super::inode_slots::number_hash;
 use crate::cache::{Cache, is_dir};
-use crate::coherence::changed_numbers::Asked;
-use crate::coherence::clock::SUSPECT;
+use crate::coherence::expiry::SUSPECT;
+use crate::coherence::late_attributes::Asked;
 use crate::inodes::attr::{Attr, mode};
-use crate::inodes::halves::LIVE;
+use crate::inodes::inode::LIVE;
 use crate::inodes::inode_ref::InodeRef;
 use crate::types::{CacheError, Fresh, InodeId, SbId};
-use crate::walk::step::TRIES;
+use crate::walk::lock_free_lookup::TRIES;
 
 /// Result of a look at a slot whose number fits.
 pub(crate) enum Look {
@@ -148,7 +148,7 @@ impl Cache {
         published.ino() == ino && private.sb_id() == sb && published.mode_and_flags() & mode::S_IFMT == fmt
     }
 
-    /// A reference to whatever inode lives in a slot ([`hold_any`](super::table::Inodes::hold_any)).
+    /// A reference to whatever inode lives in a slot ([`hold_any`](super::inode_slots::Inodes::hold_any)).
     fn hold_slot(&self, index: u32) -> Option<InodeRef<'_>> {
         self.inodes.hold_any(index).map(|generation| InodeRef::new(self, index, generation))
     }

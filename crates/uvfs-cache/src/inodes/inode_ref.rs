@@ -9,11 +9,11 @@ use std::fmt;
 use uvfs_sync::primitives::Ordering;
 
 use crate::cache::Cache;
-use crate::coherence::changed_numbers::Asked;
-use crate::coherence::clock::{NEVER, SUSPECT, is_epoch};
-use crate::dirs::children::DirState;
+use crate::coherence::expiry::{NEVER, SUSPECT, is_epoch};
+use crate::coherence::late_attributes::Asked;
+use crate::dirs::dir_state::DirState;
 use crate::inodes::attr::{Attr, mode};
-use crate::inodes::halves::{self, DEAD, Perm, ROOT};
+use crate::inodes::inode::{self, DEAD, Perm, ROOT};
 use crate::types::{InodeId, NotEmpty, SbId, Ttl};
 
 /// A reference; dropping it may end the inode's generation (and call the superblock's evict hook).
@@ -44,7 +44,7 @@ impl Drop for InodeRef<'_> {
 }
 
 /// Unlocks even if the closure of an update panics.
-pub(crate) struct Unlock<'a>(&'a halves::Private);
+pub(crate) struct Unlock<'a>(&'a inode::Private);
 
 impl Drop for Unlock<'_> {
     #[inline]
@@ -65,12 +65,12 @@ impl<'c> InodeRef<'c> {
     }
 
     #[inline(always)]
-    pub(crate) fn published(&self) -> &'c halves::Published {
+    pub(crate) fn published(&self) -> &'c inode::Published {
         self.cache.inodes.get(self.index)
     }
 
     #[inline(always)]
-    pub(crate) fn private_half(&self) -> &'c halves::Private {
+    pub(crate) fn private_half(&self) -> &'c inode::Private {
         self.cache.inodes.private(self.index)
     }
 
@@ -120,7 +120,7 @@ impl<'c> InodeRef<'c> {
         self.change(f)
     }
 
-    /// Note a change before it is made, under the attribute lock: see `changed_numbers.rs`.
+    /// Note a change before it is made, under the attribute lock: see `late_attributes.rs`.
     #[inline(never)]
     fn note_change(&self) {
         self.cache.sb_of(self.index()).changes().note(self.ino());

@@ -5,12 +5,12 @@
 //! calls the superblock's hook and frees the slot. The hook may use the cache, so no lock is held but name
 //! locks and the rename mutex.
 
-use uvfs_sync::order::{self, Class};
+use uvfs_sync::lock_order::{self, Class};
 use uvfs_sync::primitives::Ordering;
 
-use super::halves::ROOT;
+use super::inode::ROOT;
 use super::inode_ref::InodeRef;
-use super::table::INODE_CHUNK;
+use super::inode_slots::INODE_CHUNK;
 use crate::cache::Cache;
 use crate::types::{CacheError, Fresh, InodeId, SbId};
 
@@ -113,7 +113,7 @@ impl Cache {
 
     /// Drop the reference of a name (or of a superblock to its root). The caller holds no lock.
     pub(crate) fn put_name(&self, index: u32) {
-        order::check(Class::Eviction);
+        lock_order::check(Class::Eviction);
         if self.inodes.put_anchor(index) {
             self.end_inode(index);
         }
@@ -147,7 +147,7 @@ impl Cache {
             self.inodes.targets().free(private.alias.swap(0, Ordering::Relaxed));
         }
         self.limit.not_barren();
-        order::check(Class::Eviction);
+        lock_order::check(Class::Eviction);
         superblock.notify_eviction(&attr, value);
         self.free_inode_slot(index, dir);
     }

@@ -20,11 +20,11 @@ use std::time::Instant;
 use uvfs_sync::slab::{CHUNK, SPAN};
 
 use crate::cache::Cache;
-use crate::inodes::table::INODE_CHUNK;
-use crate::limit::eviction::GLANCE;
+use crate::inodes::inode_slots::INODE_CHUNK;
 use crate::limit::external_bytes::ExternalBytes;
-use crate::limit::pressure::{Overdraft, beyond};
-use crate::names::table::DENTRY_CHUNK;
+use crate::limit::memory_waiters::{Overdraft, beyond};
+use crate::limit::name_eviction::GLANCE;
+use crate::names::dentry_slots::DENTRY_CHUNK;
 use crate::types::{CacheError, SbId};
 
 /// Names that a thread evicts when it needs a slot: the slots that are left over serve the next ones.
@@ -160,7 +160,7 @@ impl Cache {
         self.committed() + bytes <= limit + beyond(limit)
     }
 
-    /// See [`Limit::arm`](crate::limit::budget::Limit).
+    /// See [`Limit::arm`](crate::limit::limit_state::Limit).
     pub(super) fn arm(&self) {
         self.limit.arm(|| self.committed());
     }

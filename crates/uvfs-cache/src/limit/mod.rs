@@ -4,23 +4,23 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `budget` | the limit, and whether a hit marks its entry as used |
+//! | `limit_state` | the limit, and whether a hit marks its entry as used |
 //! | `make_room` | committed bytes; room for allocations |
-//! | `eviction` | which names go |
+//! | `name_eviction` | which names go |
 //! | `watermarks` | eviction ahead of need |
-//! | `pressure` | threads that wait for memory |
+//! | `memory_waiters` | threads that wait for memory |
 //! | `held_by_kernel` | names that only a kernel holds |
 //! | `forget_requests` | asking a kernel to forget them |
 //! | `balancer` | the thread that asks the kernel, and evicts |
 //! | `devices`, `external_bytes` | memory outside the cache that counts too |
 
 pub(crate) mod balancer;
-pub(crate) mod budget;
 pub(crate) mod devices;
-pub(crate) mod eviction;
 pub(crate) mod external_bytes;
 pub(crate) mod forget_requests;
 pub(crate) mod held_by_kernel;
+pub(crate) mod limit_state;
 pub(crate) mod make_room;
-pub(crate) mod pressure;
+pub(crate) mod memory_waiters;
+pub(crate) mod name_eviction;
 pub(crate) mod watermarks;

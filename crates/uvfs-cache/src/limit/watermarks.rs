@@ -3,7 +3,7 @@
 //! A thread that needs a slot and finds none evicts a few names itself ([`crate::limit::make_room`]). That
 //! needs no helper, but the lookup waits for the search. So some slots are kept free ahead of need. If
 //! fewer than the *low* watermark are free, the cache wakes the balancing thread, its *watcher*
-//! ([`crate::limit::pressure`]). Each of that thread's calls of [`Cache::balance`] is one small step, until
+//! ([`crate::limit::memory_waiters`]). Each of that thread's calls of [`Cache::balance`] is one small step, until
 //! the *high* watermark is reached. Free slots are those without an inode or a name, and those of chunks
 //! that the limit still allows. The watermarks are a thirty-second and a sixteenth of the names that the
 //! limit has room for (up to twice that if it has room for fewer than 32,768).
@@ -22,12 +22,12 @@ use uvfs_sync::primitives::Ordering;
 use uvfs_sync::slab::{CHUNK, Slab};
 
 use crate::cache::Cache;
-use crate::inodes::table::INODE_CHUNK;
-use crate::limit::budget::NONE;
-use crate::limit::eviction::GLANCE;
+use crate::inodes::inode_slots::INODE_CHUNK;
 use crate::limit::held_by_kernel::Leaf;
+use crate::limit::limit_state::NONE;
 use crate::limit::make_room::Making;
-use crate::names::table::DENTRY_CHUNK;
+use crate::limit::name_eviction::GLANCE;
+use crate::names::dentry_slots::DENTRY_CHUNK;
 use crate::types::SbId;
 
 /// A thread that takes every so-many-th slot checks whether enough are free.

@@ -30,7 +30,7 @@ use std::task::{Context, Poll, Waker};
 use crossbeam_utils::CachePadded;
 use rustix::io::Errno;
 use uvfs_sync::blhash::HashKey;
-use uvfs_sync::order::{Class, Held};
+use uvfs_sync::lock_order::{Class, Held};
 use uvfs_sync::primitives::{Condvar, Mutex};
 use uvfs_sync::sole_key::{self, Alone};
 

@@ -10,7 +10,7 @@ use uvfs_sync::primitives::Ordering;
 
 use crate::cache::Cache;
 use crate::lookup::ticket::NameGuard;
-use crate::names::change::Aftermath;
+use crate::names::publish::Aftermath;
 use crate::types::{SbId, Ttl};
 
 /// Bounds on the number of negative entries, if none is configured: as many as other names, within these

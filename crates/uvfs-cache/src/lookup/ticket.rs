@@ -3,15 +3,15 @@
 //!
 //! A [`NameGuard`] frees its name when it is dropped ([`crate::lookup::name_locks`]). It records the
 //! directory's revision, the epoch, and the superblock's count of attribute changes, all read before the
-//! driver is asked (rule 10); `answer.rs` refuses an answer that is late by them. It may be kept across a driver call, and completed from any thread that may
+//! driver is asked (rule 10); `driver_answer.rs` refuses an answer that is late by them. It may be kept across a driver call, and completed from any thread that may
 //! use the cache.
 
 use rustix::io::Errno;
 use uvfs_sync::primitives::Hint;
 
 use crate::cache::Cache;
-use crate::coherence::changed_numbers::Asked;
-use crate::dirs::children::DirState;
+use crate::coherence::late_attributes::Asked;
+use crate::dirs::dir_state::DirState;
 use crate::inodes::inode_ref::InodeRef;
 use crate::lookup::name_locks::{Outcome, Pending};
 use crate::names::dentry::{INLINE, NameWords};

@@ -2,7 +2,7 @@
 
 use super::{World, model};
 use crate::names::dentry::NameWords;
-use crate::walk::step::{Match, Step};
+use crate::walk::lock_free_lookup::{Match, Step};
 
 /// Rule 12: an exchanged name is never absent.
 #[test]

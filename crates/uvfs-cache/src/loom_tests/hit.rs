@@ -1,11 +1,11 @@
-//! Model checks of the one-piece hit (`walk/hit.rs`): the guarantees of `walk/step.rs` must hold for [`Cache::look`]
+//! Model checks of the one-piece hit (`walk/fast_hit.rs`): the guarantees of `walk/lock_free_lookup.rs` must hold for [`Cache::look`]
 //! and [`Cache::down`] too.
 //!
 //! If the whole operation has too many orders to run, the change consists of the bare stores, in the order
 //! in which a removal and a creation make them.
 
 use super::*;
-use crate::walk::hit::Stuck;
+use crate::walk::fast_hit::Stuck;
 
 impl World {
     fn look(&self, at: Pos, name: &[u8]) -> Result<(InodeId, Attr), Stuck> {

@@ -1,4 +1,4 @@
-//! Model checks of symbolic links on the way of prefix entries (`passed_links.rs`).
+//! Model checks of symbolic links on the way of prefix entries (`prefix_passed_links.rs`).
 //!
 //! The entry is of the path "a/x", where "a" is a link. The root stands for the end of the path: its own walk sequence
 //! does not move.

@@ -1,6 +1,6 @@
 //! Model checks of inodes by number and of the enumeration (`by_number.rs`).
 //!
-//! The change consists of the bare stores, as in `hit.rs`: the last reference goes, and the slot is emptied
+//! The change consists of the bare stores, as in `loom_tests/hit.rs`: the last reference goes, and the slot is emptied
 //! and filled for another inode. A reader forgets the reference that it got, so that the reader itself
 //! never ends the inode.
 

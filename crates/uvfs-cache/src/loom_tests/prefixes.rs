@@ -1,7 +1,7 @@
-//! Model checks of prefix entries (`prefix.rs`) with two threads that write.
+//! Model checks of prefix entries (`prefix_cache.rs`) with two threads that write.
 
 use super::*;
-use crate::walk::change_counts::{PLACES, group_of};
+use crate::walk::prefix_change_counts::{PLACES, group_of};
 
 /// Rule 3: an entry has one writer at a time. Two paths of one slot that are noted at once leave one or the
 /// other, never the text of one with the positions of the other. Planted bugs:

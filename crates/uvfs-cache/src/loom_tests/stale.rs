@@ -1,4 +1,4 @@
-//! Model checks of changes behind the cache (`stale.rs`, `clock.rs`): an answer requested before a change
+//! Model checks of changes behind the cache (`stale.rs`, `expiry.rs`): an answer requested before a change
 //! is not trusted after it.
 
 use super::*;

@@ -1,4 +1,4 @@
-//! Invalidation of names, and the end of a superblock. (Eviction is [`crate::limit::eviction`].)
+//! Invalidation of names, and the end of a superblock. (Eviction is [`crate::limit::name_eviction`].)
 //!
 //! To invalidate a name, the code removes its dentry, moves the directory's revision and clears *complete*,
 //! in this order and in one hold of the bucket. No miss is proven while the bucket is locked, so a reader
@@ -15,8 +15,8 @@ use uvfs_sync::primitives::Ordering;
 
 use crate::cache::Cache;
 use crate::inodes::inode_ref::InodeRef;
-use crate::names::change::Aftermath;
 use crate::names::dentry::NameWords;
+use crate::names::publish::Aftermath;
 use crate::types::{InodeId, SbId};
 
 /// A dentry as read from its slot without a lock.

@@ -1,21 +1,21 @@
 //! Renames: a name moves, or two names swap their inodes.
 //!
-//! The caller holds both name locks and has asked the driver, as the module [`change`](super::change) describes. Both
+//! The caller holds both name locks and has asked the driver, as the module [`publish`](super::publish) describes. Both
 //! buckets are held while both change (rule 12). A directory that moves has an odd walk sequence meanwhile, and the
 //! change counts of the prefix cache move, so no noted path leads through its old place.
 
 use uvfs_sync::blhash::{BlHash, Locked};
-use uvfs_sync::order::{Class, Held};
+use uvfs_sync::lock_order::{Class, Held};
 use uvfs_sync::primitives::{MutexGuard, Ordering};
 
 use crate::cache::{Cache, is_dir};
-use crate::dirs::children::{DirState, Entries};
 use crate::dirs::cookies::DirIndex;
+use crate::dirs::dir_state::{DirState, Entries};
 use crate::inodes::attr::mode;
 use crate::inodes::inode_ref::Death;
 use crate::lookup::ticket::NameGuard;
-use crate::names::change::{Aftermath, Reserved};
 use crate::names::dentry::{NameWords, Published};
+use crate::names::publish::{Aftermath, Reserved};
 use crate::types::SbId;
 
 /// A superblock's rename mutex, held.
@@ -258,7 +258,7 @@ impl Cache {
     }
 
     /// Called while the sequence of a name is odd, before it changes. If it leads to a symbolic link, cached paths may
-    /// pass that (`walk/passed_links.rs`).
+    /// pass that (`walk/prefix_passed_links.rs`).
     pub(super) fn before_link_change(&self, d: &Published) {
         if d.fmt() == mode::S_IFLNK {
             let inode = d.inode.load(Ordering::Relaxed);

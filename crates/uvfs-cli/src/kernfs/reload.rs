@@ -15,9 +15,9 @@ use parking_lot::Mutex;
 use uvfs::{Driver, SetAttr};
 use uvfs_drivers::kernfs::{Kernfs, Meta, Node, Options};
 
-use super::attributes::{Counter, HostFile, Output, Value};
 use super::fields::Permissions;
 use super::spec::{Declared, Spec, What};
+use super::spec_contents::{Counter, HostFile, Output, Value};
 
 /// The owner of nodes to which a SPEC gives none: the user and group of this process.
 fn owner() -> (u32, u32) {

@@ -3,7 +3,7 @@
 //! In the stored form an entry without an id is shorter. The VFS knows the meaning of an entry; this module knows
 //! only which entries there are.
 
-use super::bytes::{u16_at, u32_at};
+use super::endian::{u16_at, u32_at};
 use super::fault::{Fault, Result, ensure};
 
 /// The version of the stored form.

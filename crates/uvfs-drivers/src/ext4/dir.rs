@@ -18,11 +18,11 @@ use std::ops::Range;
 
 use uvfs::types::mode;
 
-use super::blocks::{Block, Checks};
-use super::bytes::{slice, u8_at, u16_at, u32_at};
 use super::checksum::{crc32c, right};
-use super::cycles::Pass;
+use super::dir_cycles::Pass;
+use super::endian::{slice, u8_at, u16_at, u32_at};
 use super::fault::{Fault, Locate, Result, ensure};
+use super::image_blocks::{Block, Checks};
 use super::inode::Node;
 use super::last_found::{self, Place};
 use super::superblock::{ROOT_INO, Superblock};

@@ -7,11 +7,11 @@
 use std::ops::Range;
 
 use super::Fs;
-use super::bytes::{u16_at, u32_at};
+use super::block_run::{END, Run};
 use super::checksum::{crc32c, right};
+use super::endian::{u16_at, u32_at};
 use super::fault::{Locate, Result, ensure};
 use super::inode::Node;
-use super::run::{END, Run};
 
 const MAGIC: u16 = 0xf30a;
 const MAX_DEPTH: u16 = 5;

@@ -6,7 +6,7 @@
 
 use uvfs::types::{Errno, PATH_MAX, Seek, mode};
 
-use super::cycles::Witness;
+use super::dir_cycles::Witness;
 use super::fault::{Fault, Locate, Result, ensure};
 use super::inode::Node;
 use super::{Fs, features};

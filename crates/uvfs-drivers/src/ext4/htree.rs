@@ -6,14 +6,14 @@
 //! directory has blocks is given up, and most end sooner ([`Pass`]).
 
 use super::Fs;
-use super::bytes::{slice, u8_at, u16_at, u32_at};
 use super::checksum::{crc32c, right};
-use super::cycles::Pass;
 use super::dir::{DirBlock, record_len};
+use super::dir_cycles::Pass;
+use super::endian::{slice, u8_at, u16_at, u32_at};
 use super::fault::{Fault, Locate, Result, ensure};
 use super::features;
-use super::hash::Hasher;
 use super::inode::Node;
+use super::name_hash::Hasher;
 
 /// The offset of the root's own fields, behind `.` and `..`.
 const ROOT_INFO: usize = 24;

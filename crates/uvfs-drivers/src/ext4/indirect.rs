@@ -4,10 +4,10 @@
 //! down one level, so the walk ends.
 
 use super::Fs;
-use super::bytes::u32_at;
+use super::block_run::{END, Run};
+use super::endian::u32_at;
 use super::fault::{Locate, Result, ensure};
 use super::inode::Node;
-use super::run::{END, Run};
 
 /// Blocks that the inode itself points to.
 const DIRECT: u64 = 12;

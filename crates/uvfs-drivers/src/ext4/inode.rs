@@ -5,11 +5,11 @@
 
 use uvfs::types::{Attr, Time, mode};
 
-use super::blocks::{inode_checked, is_inode_checked};
-use super::bytes::{slice, split_u64, u16_at, u32_at};
 use super::checksum::{crc32c, crc32c_around, right};
+use super::endian::{slice, split_u64, u16_at, u32_at};
 use super::fault::{Fault, Locate, Result, ensure};
-use super::groups::Table;
+use super::group_descriptors::Table;
+use super::image_blocks::{inode_checked, is_inode_checked};
 use super::{Fs, features};
 
 /// The least size of an inode; longer ones have `extra` fields.

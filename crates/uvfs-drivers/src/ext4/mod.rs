@@ -2,7 +2,7 @@
 //!
 //! Written from the published layout of the format. The driver keeps nothing per inode. It takes no locks but those
 //! of the cache of blocks, whose hits take none. Every call reads its inode ([`inode`]), and from there blocks
-//! ([`map`]: [`extents`] or [`indirect`]), names ([`dir`], [`htree`]) and attributes ([`xattr`]). A thread remembers
+//! ([`block_map`]: [`extents`] or [`indirect`]), names ([`dir`], [`htree`]) and attributes ([`xattr`]). A thread remembers
 //! where it found the last name of a few directories ([`last_found`]).
 //!
 //! **An image is hostile input.** Every pointer, length, depth and checksum is checked before it is used. Impossible
@@ -20,27 +20,27 @@
 //! worse.
 
 mod acl;
-mod blocks;
-mod bytes;
+mod block_map;
+mod block_run;
+mod block_trace;
 mod checksum;
-mod cycles;
 mod dir;
+mod dir_cycles;
+mod endian;
 mod extents;
 mod fault;
 mod features;
 mod file;
-mod groups;
-mod hash;
+mod group_descriptors;
 mod htree;
+mod image_blocks;
 mod indirect;
 mod inode;
 mod journal;
 mod last_found;
-mod map;
+mod name_hash;
 mod partition;
-mod run;
 mod superblock;
-mod trace;
 mod xattr;
 
 use std::fmt;
@@ -61,13 +61,13 @@ use uvfs::types::{
 use uvfs_cache::Cache;
 use uvfs_cache::machinery::ExternalBytes;
 
-pub use blocks::ImageSource;
+pub use image_blocks::ImageSource;
 pub use journal::Replayed;
 pub use partition::Within;
 
-use blocks::{Blocks, Image};
 use fault::{Fault, Log};
-use groups::Table;
+use group_descriptors::Table;
+use image_blocks::{Blocks, Image};
 use inode::Node;
 use superblock::Superblock;
 
@@ -244,7 +244,7 @@ impl Ext4 {
     /// # Errors
     /// The reason why the record ended before, or ends now.
     pub fn end_of_record(&self) -> io::Result<()> {
-        self.fs.blocks.recorded().map_or(Ok(()), trace::Record::flush)
+        self.fs.blocks.recorded().map_or(Ok(()), block_trace::Record::flush)
     }
 
     /// The changes taken from the journal when the image was opened.

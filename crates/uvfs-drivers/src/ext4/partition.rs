@@ -10,8 +10,8 @@ use std::io;
 use crc32fast::hash as crc32;
 
 use super::ImageRefused;
-use super::blocks::ImageSource;
-use super::bytes::{u8_at, u16_at, u32_at};
+use super::endian::{u8_at, u16_at, u32_at};
+use super::image_blocks::ImageSource;
 use super::superblock;
 
 /// Length of the sectors in which MBRs count.

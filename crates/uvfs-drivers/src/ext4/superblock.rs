@@ -4,10 +4,10 @@
 //! inode numbers elsewhere cannot overflow.
 
 use super::ImageRefused;
-use super::blocks::ImageSource;
-use super::bytes::{split_u64, u8_at, u16_at, u32_at};
 use super::checksum::{crc32c, right};
+use super::endian::{split_u64, u8_at, u16_at, u32_at};
 use super::features;
+use super::image_blocks::ImageSource;
 
 /// Its offset, for any block size.
 const OFFSET: u64 = 1024;

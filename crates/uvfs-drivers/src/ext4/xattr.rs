@@ -8,10 +8,10 @@ use uvfs::acl::{Acl, AclKind};
 use uvfs::types::Errno;
 
 use super::acl;
-use super::blocks::Block;
-use super::bytes::{slice, u8_at, u16_at, u32_at};
 use super::checksum::{crc32c, crc32c_around, right};
+use super::endian::{slice, u8_at, u16_at, u32_at};
 use super::fault::{Fault, Locate, Result, ensure};
+use super::image_blocks::Block;
 use super::inode::{Node, Stamp};
 use super::{Fs, features};
 

@@ -16,8 +16,8 @@ use std::time::Duration;
 use parking_lot::RwLock;
 use uvfs::types::{Errno, Result};
 
-use super::control::Barrier;
 use super::spec::{self, SpecError};
+use super::test_control::Barrier;
 use super::tree::Truth;
 
 macro_rules! calls {

@@ -9,11 +9,11 @@
 //! The driver keeps nothing per inode, takes no lock unless faults or changes were requested,
 //! and answers in O(depth + length of the name). It is read-only: changes fail with EROFS.
 
-mod control;
 mod fault;
-mod hash;
+mod mixing;
 mod names;
 mod spec;
+mod test_control;
 mod tree;
 
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use uvfs::types::{
     StatFs, Ttl, mode,
 };
 
-pub use control::{FaultControl, Gate};
 pub use fault::{Fault, FaultCall, FaultKind};
 pub use names::Name;
 pub use spec::{MAX_DEPTH, Spec, SpecError};
+pub use test_control::{FaultControl, Gate};
 pub use tree::{Change, ROOT_INO, Tree};
 
 use fault::{Effects, Faults};

@@ -10,7 +10,7 @@
 
 use std::ops::Deref;
 
-use super::hash::{hash, mix};
+use super::mixing::{hash, mix};
 
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
 const BITS_PER_CHAR: u32 = 5;

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::RwLock;
 use uvfs::types::{Attr, Time, mode};
 
-use super::hash::{hash, mix};
+use super::mixing::{hash, mix};
 use super::names::{self, Name, Naming};
 use super::spec::{Spec, SpecError};
 

@@ -7,9 +7,9 @@
 //! case. Calls of one attribute may run at the same time, on any thread.
 
 use uvfs::types::{Errno, Op, Result};
-use uvfs_sync::active::Active;
+use uvfs_sync::active_ref::Active;
 
-use super::node::Node;
+use super::node_handle::Node;
 
 /// How an attribute is read and written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

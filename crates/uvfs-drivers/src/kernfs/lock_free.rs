@@ -1,17 +1,17 @@
 //! The part of a node that no lock protects.
 //!
 //! [`Inner`] is the part of a node that an open file needs: its content and its active references. A table
-//! ([`super::engine`]) finds it by inode number, and it lives while it is referenced. The tree's own part
+//! ([`super::tree_operations`]) finds it by inode number, and it lives while it is referenced. The tree's own part
 //! of a node ([`super::tree`]) is freed when the node is removed.
 
 use std::sync::atomic::AtomicBool;
 
 use parking_lot::{Condvar, Mutex};
 use uvfs::types::mode;
-use uvfs_sync::active::ActiveRef;
+use uvfs_sync::active_ref::ActiveRef;
 
 use super::attribute::Attribute;
-use super::waiters::Waiters;
+use super::poll_waiters::Waiters;
 
 /// The kind of a node, with its content.
 pub(super) enum Body {

@@ -23,31 +23,31 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `options`, `attribute`, `node` | the program's interface |
-//! | `tree`, `locks`, `lock_free`, `waiters` | nodes; the tree lock; the part of a node without a lock |
-//! | `engine`, `remove`, `links` | changes |
-//! | `caches`, `update_caches` | the caches of a view; updating them |
-//! | `view`, `open`, `read`, `poll` | the driver |
+//! | `options`, `attribute`, `node_handle` | the program's interface |
+//! | `tree`, `tree_lock`, `lock_free`, `poll_waiters` | nodes; the tree lock; the part of a node without a lock |
+//! | `tree_operations`, `remove`, `link_text` | changes |
+//! | `mounted_views`, `update_caches` | the caches of a view; updating them |
+//! | `view_driver`, `open_files`, `read_write`, `poll` | the driver |
 //!
 //! Lock order: an open file's state; an active reference; an inode's lock in a cache; the tree lock. A thread that
 //! holds one may wait only for later ones.
 
 mod attribute;
-mod caches;
-mod engine;
-mod links;
+mod link_text;
 mod lock_free;
-mod locks;
-mod node;
-mod open;
+mod mounted_views;
+mod node_handle;
+mod open_files;
 mod options;
 mod poll;
-mod read;
+mod poll_waiters;
+mod read_write;
 mod remove;
 mod tree;
+mod tree_lock;
+mod tree_operations;
 mod update_caches;
-mod view;
-mod waiters;
+mod view_driver;
 
 use std::sync::Arc;
 
@@ -55,11 +55,11 @@ use uvfs::driver::Driver;
 use uvfs::types::Result;
 
 pub use attribute::{Attribute, Call, Kind, ReadWrite, STORE_MAX, read_write};
-pub use node::{Node, Target, WeakNode};
+pub use node_handle::{Node, Target, WeakNode};
 pub use options::{Meta, Options, Tag};
 
-use engine::Engine;
-use view::View;
+use tree_operations::Engine;
+use view_driver::View;
 
 /// A tree. Cheap to clone. It lives as long as a handle, a node's handle or a mounted view of it.
 #[derive(Clone)]

@@ -3,15 +3,15 @@
 //! A node counts its notifications. An open file remembers the count from before its last read from the start. If
 //! they differ, poll reports POLLERR and POLLPRI; reading and writing never wait. A file that has not been
 //! read yet, and one whose node is removed, is reported ready at once. A waker and a notification may race: see
-//! [`super::waiters`].
+//! [`super::poll_waiters`].
 
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 
 use uvfs::types::PollEvents;
 
-use super::engine::Engine;
-use super::open::Open;
+use super::open_files::Open;
+use super::tree_operations::Engine;
 
 fn address(open: &Open) -> usize {
     std::ptr::from_ref(open).addr()

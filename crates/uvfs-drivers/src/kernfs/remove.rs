@@ -15,9 +15,9 @@ use std::sync::atomic::Ordering;
 
 use uvfs::types::mode;
 
-use super::engine::{Engine, now};
 use super::lock_free::Inner;
 use super::tree::Nodes;
+use super::tree_operations::{Engine, now};
 
 /// Takes a subtree out of the tree.
 pub(super) fn cut(nodes: &mut Nodes, top: u64) -> Vec<Going> {

@@ -1,6 +1,6 @@
 //! The nodes as the tree lock protects them: names, children in order, attributes.
 //!
-//! The lock ([`super::locks`]) protects [`Nodes`]. An inode number is generation << 32 | slot, counted from 1. It is
+//! The lock ([`super::tree_lock`]) protects [`Nodes`]. An inode number is generation << 32 | slot, counted from 1. It is
 //! never reused, so an old one finds nothing. Children are found by name and listed by cookie. Cookies count up in
 //! each directory, so a reader that resumes after one neither misses nor repeats the entries that stayed. Nothing
 //! here calls out or waits. Finding is O(1); listing is O(log n) plus the entries.

@@ -19,9 +19,9 @@ use std::sync::Arc;
 use uvfs::types::mode;
 use uvfs_cache::InodeRef;
 
-use super::caches::ViewCaches;
-use super::engine::Engine;
-use super::node::NodeTree;
+use super::mounted_views::ViewCaches;
+use super::node_handle::NodeTree;
+use super::tree_operations::Engine;
 
 impl Engine {
     pub(super) fn each_view(&self, tell: impl Fn(&ViewCaches)) {

@@ -4,7 +4,7 @@ use uvfs::driver::Inode;
 use uvfs::types::{Attr, Errno, Op, Result, SetAttr, SetTime, mode};
 
 use super::Tmpfs;
-use super::file::{MAX_SIZE, PAGE_BLOCKS};
+use super::file_data::{MAX_SIZE, PAGE_BLOCKS};
 use super::node::Node;
 
 /// Mode bits besides the type.

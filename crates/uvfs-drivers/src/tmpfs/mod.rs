@@ -1,9 +1,9 @@
 //! Files in memory. The cache *is* the directory tree, and nothing of it is evicted. This driver holds only data for
 //! which the cache has no place: pages, extended attributes, access control lists, targets of links.
 //!
-//! Attributes are changed in the cache, by [`Inode::update`]. The modules say what protects the rest: [`mod@file`]
-//! (contents, and every change of a size), [`node`] (what an inode has), [`dir`] (names), [`xattr`], [`mod@acl`],
-//! [`quota`] (limits). In [`mod@lend`] are contents that the kernel of a front end reads and writes; [`space`] shares
+//! Attributes are changed in the cache, by [`Inode::update`]. The modules say what protects the rest: [`mod@file_data`]
+//! (contents, and every change of a size), [`node`] (what an inode has), [`names`] (names), [`xattr`], [`mod@acl`],
+//! [`quota`] (limits). In [`mod@passthrough`] are contents that the kernel of a front end reads and writes; [`shared_space`] shares
 //! the limit with them. Lock order: a file's mapping mutex or its `extra` lock, then the inode's own lock in the
 //! cache. Nothing here waits for anything but these.
 //!
@@ -14,14 +14,14 @@
 
 mod acl;
 mod attr;
-mod dir;
-mod file;
-mod lend;
+mod file_data;
+mod host_pool;
+mod names;
 mod node;
 mod options;
-mod pool;
+mod passthrough;
 mod quota;
-mod space;
+mod shared_space;
 mod sys;
 mod xattr;
 
@@ -41,12 +41,12 @@ use uvfs_sync::segvec::SegVec;
 pub use options::amount;
 pub use options::{TmpfsOptions, parse};
 
-use file::PAGE;
-use lend::{Handles, NOT_LENT};
+use file_data::PAGE;
+use host_pool::Pool;
 use node::Node;
-use pool::Pool;
+use passthrough::{Handles, NOT_LENT};
 use quota::{Limit, Numbers};
-use space::Space;
+use shared_space::Space;
 
 /// The driver.
 #[derive(Debug)]
@@ -211,7 +211,7 @@ impl Driver for Tmpfs {
     }
 
     fn readlink(&self, op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
-        file::touch_atime(inode, &inode.attr(), op.now);
+        file_data::touch_atime(inode, &inode.attr(), op.now);
         self.with_extra(inode, |extra| extra.target.to_vec()).ok_or(Errno::INVAL)
     }
 

@@ -14,10 +14,10 @@ use uvfs::acl::{Acl, AclKind};
 use uvfs::driver::Inode;
 use uvfs::types::{Attr, Errno, Result};
 use uvfs_cache::machinery::mapping::{Mapping, PAGE_SIZE};
-use uvfs_sync::order::{Class, Held, Noted};
+use uvfs_sync::lock_order::{Class, Held, Noted};
 
 use super::Tmpfs;
-use super::lend::Home;
+use super::passthrough::Home;
 
 /// An inode's data.
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! Leases on files of the [pool](super::pool): the one call without a safe wrapper.
+//! Leases on files of the [pool](super::host_pool): the one call without a safe wrapper.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 

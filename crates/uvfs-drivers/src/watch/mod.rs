@@ -24,7 +24,7 @@
 //! The thread holds no lock while it reports. It ends with the [`Watcher`]. If it ends before, because reading
 //! failed, it calls [`Told::ended`], and nothing is known from then on.
 
-mod event;
+mod fanotify_event;
 mod sys;
 
 use std::collections::HashSet;
@@ -43,8 +43,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{Mode, OFlags, Timespec, openat};
 use rustix::io::Errno;
 
-pub use event::WatchedHandle;
-use event::{Event, Events, Place};
+pub use fanotify_event::WatchedHandle;
+use fanotify_event::{Event, Events, Place};
 
 /// Bytes of events that are read at a time: some thousand.
 const BUFFER: usize = 256 << 10;
@@ -421,7 +421,7 @@ impl Thread {
                 Ok(len) => {
                     let events = Events::new(&buffer[..len]).count();
                     self.batch(&buffer[..len], seen);
-                    queued = queued.saturating_sub((events * event::METADATA) as u64);
+                    queued = queued.saturating_sub((events * fanotify_event::METADATA) as u64);
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,

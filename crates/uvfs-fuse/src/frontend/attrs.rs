@@ -6,7 +6,7 @@ use uvfs::{
     Access, AclKind, Attr, Errno, FileFlags, FlagsForm, Inode, Op, Result, SetAttr, SetTime, XattrFlags, mode,
 };
 
-use super::tally::Count;
+use super::request_counters::Count;
 use super::{Core, Frontend, Who};
 use crate::transport::{Attributes, Caller, Flagged, NodeId, Reply, Statx, Xattr};
 

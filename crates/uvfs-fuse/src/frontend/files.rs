@@ -1,15 +1,15 @@
 //! Open files: making, opening, reading, writing and the rest that goes by file handle.
 //!
 //! A handle is the VFS's own number; it keeps the inode and whatever the driver has open, so a
-//! file that was removed stays usable. Directories have no handle (0): see `dirs.rs`.
+//! file that was removed stays usable. Directories have no handle (0): see `readdir.rs`.
 
 use std::sync::Arc;
 use std::task::Waker;
 
 use uvfs::{Access, Errno, Fallocate, Inode, Op, PollEvents, Result, Seek, mode};
 
-use super::backing::{How, Way};
-use super::tally::Count;
+use super::passthrough::{How, Way};
+use super::request_counters::Count;
 use super::{Core, Frontend, Who};
 use crate::notify::messages::Message;
 use crate::threads::fair_shares::Share;

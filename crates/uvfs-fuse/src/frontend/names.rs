@@ -4,7 +4,7 @@
 
 use uvfs::{Cached, Errno, Found, Inode, Op, RenameFlags, Result, Ttl};
 
-use super::tally::Count;
+use super::request_counters::Count;
 use super::{Core, Frontend, Who};
 use crate::threads::pending::For;
 use crate::transport::{Caller, Entry, Looked, NodeId, Reply};

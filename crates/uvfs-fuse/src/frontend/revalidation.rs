@@ -118,7 +118,7 @@ impl Core {
 mod tests {
     use uvfs::{Cred, Features};
 
-    use super::super::fixture::Fixture;
+    use super::super::test_frontend::Fixture;
     use super::*;
     use crate::transport::ROOT;
 

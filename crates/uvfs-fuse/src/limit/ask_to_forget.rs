@@ -69,7 +69,7 @@ mod tests {
     use uvfs::{Features, Leaf, NodeReclaim};
 
     use super::*;
-    use crate::frontend::fixture::Fixture;
+    use crate::frontend::test_frontend::Fixture;
     use crate::threads::pending::For;
     use crate::transport::ROOT;
 

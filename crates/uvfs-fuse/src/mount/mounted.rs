@@ -15,21 +15,21 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use uvfs::Vfs;
 
-use crate::frontend::backing::Passthrough;
+use crate::frontend::passthrough::Passthrough;
 use crate::frontend::proc_status;
-use crate::frontend::tally::{Lookups, Requests};
-use crate::frontend::{Frontend, listener};
-use crate::limit::balance;
-use crate::limit::shortage::Shortages;
+use crate::frontend::request_counters::{Lookups, Requests};
+use crate::frontend::{Frontend, change_listener};
+use crate::limit::balancing_thread;
+use crate::limit::memory_shortage::Shortages;
 use crate::mount::abort::Abort;
-use crate::mount::device::{self, Detach};
+use crate::mount::attach_device::{self, Detach};
 use crate::mount::error::MountError;
 use crate::mount::mountinfo::{self, Mount};
 use crate::mount::options::{Options, Permissions};
 use crate::notify::Notices;
 use crate::threads::thread_failure::GiveUp;
-use crate::transport::dev::{Connection, Transport};
-use crate::wire::latency::{Latency, RequestKind};
+use crate::transport::dev_fuse::{Connection, Transport};
+use crate::wire::latency_histograms::{Latency, RequestKind};
 
 /// How long a session that failed may take to say why.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -95,12 +95,12 @@ fn told(outcome: &Outcome) -> io::Result<()> {
 /// Not to be called in a child that was forked without exec: the VFS and its threads stay behind
 /// in the parent.
 pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, MountError> {
-    let dir = device::mount_point(dir)?;
+    let dir = attach_device::mount_point(dir)?;
     let fsname = options.fsname.clone().unwrap_or_else(|| vfs.driver_name(&vfs.root()).into());
     let options = &Options { fsname: Some(fsname), ..options.clone() };
     let permissions = permissions(options, &vfs);
     let before = mountinfo::mounts().map_err(|error| MountError::os("cannot read mountinfo", error))?;
-    let fuse = device::attach(&dir, options, permissions)?;
+    let fuse = attach_device::attach(&dir, options, permissions)?;
     // If another server has mounted there at the same time, none is known to be ours. If the list cannot be read
     // (no descriptor is left), the topmost mount is taken for ours.
     let now = mountinfo::mounts();
@@ -112,7 +112,7 @@ pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, Mo
     let frontend = Arc::new(Frontend::new(vfs, options.timeout, permissions));
     let started = start(fuse, &frontend, options, &give_up).and_then(|(session, pressure, transport)| {
         // The first question, to be sure that there is an answer.
-        match device::first_question(&dir) {
+        match attach_device::first_question(&dir) {
             Ok(mount) if is_read && ours.as_ref() != Some(&mount) => {
                 Err(io::Error::other("another file system was mounted there at the same time"))
             }
@@ -131,7 +131,7 @@ pub fn mount(vfs: Arc<Vfs>, dir: &Path, options: &Options) -> Result<Mounted, Mo
             let is_covered = is_read && mountinfo::at(&dir).is_ok_and(|top| top.is_some() && top != ours);
             if is_covered {
                 tracing::warn!(dir = %dir.display(), "left behind below another mount");
-            } else if let Err(error) = device::detach(&dir, Detach::Now) {
+            } else if let Err(error) = attach_device::detach(&dir, Detach::Now) {
                 tracing::warn!(%error, "left behind");
             }
             Err(MountError::os(doing, error))
@@ -157,12 +157,12 @@ fn start(
     options: &Options,
     give_up: &GiveUp,
 ) -> io::Result<(Arc<Session>, String, Transport)> {
-    let balancer = balance::start(fuse.try_clone()?, frontend, options.prune)?;
+    let balancer = balancing_thread::start(fuse.try_clone()?, frontend, options.prune)?;
     let pressure = balancer.watches().to_owned();
     let notices = fuse.try_clone()?;
     let connection = Connection::greet(fuse, Arc::clone(frontend), options)?;
     let transport = connection.transport();
-    listener::start(notices, frontend)?;
+    change_listener::start(notices, frontend)?;
     let running = connection.start(give_up)?;
     let session = Arc::new(Session::default());
     let (theirs, told) = (Arc::clone(&session), Arc::clone(frontend));
@@ -211,7 +211,7 @@ impl Mounted {
         };
         // A successor may have the same numbers, here or elsewhere, and answers. What is mounted over it is not asked.
         let is_on_top = mountinfo::at(&listed.point).is_ok_and(|top| top.as_ref().is_some_and(is_it));
-        if is_on_top { device::is_dead(&listed.point) } else { listed == self.mount }
+        if is_on_top { attach_device::is_dead(&listed.point) } else { listed == self.mount }
     }
 
     /// Waits for at most `time`; whether it has been unmounted by then.
@@ -235,11 +235,13 @@ impl Mounted {
         if mounts.iter().rfind(|mount| mount.point == dir) != Some(&self.mount) {
             return Err(MountError::Covered(dir.into()));
         }
-        match device::detach(dir, Detach::WhenIdle) {
+        match attach_device::detach(dir, Detach::WhenIdle) {
             Ok(()) => Ok(Unmounted::Clean),
             // Somebody else was faster.
             Err(MountError::NotMounted(_)) => Ok(Unmounted::Clean),
-            Err(MountError::Busy(dir)) => device::detach(&dir, Detach::Now).map(|()| Unmounted::Detached),
+            Err(MountError::Busy(dir)) => {
+                attach_device::detach(&dir, Detach::Now).map(|()| Unmounted::Detached)
+            }
             Err(error) => Err(error),
         }
     }

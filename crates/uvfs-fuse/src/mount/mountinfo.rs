@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::mount::device;
+use crate::mount::attach_device;
 
 const TABLE: &str = "/proc/self/mountinfo";
 
@@ -71,7 +71,7 @@ impl Listed {
     /// Asks its server. Waits at most a second for the answer.
     pub fn state(&self) -> ServerState {
         let is_on_top = at(&self.dir).is_ok_and(|top| top.as_ref() == Some(&self.mount));
-        if is_on_top { device::server_state(&self.dir) } else { ServerState::Covered }
+        if is_on_top { attach_device::server_state(&self.dir) } else { ServerState::Covered }
     }
 
     /// Whether its server has died. A server that gives no answer does not count as dead.
@@ -124,7 +124,7 @@ pub(crate) fn at(point: &Path) -> io::Result<Option<Mount>> {
 pub(crate) fn made_since(before: &[Mount], now: Vec<Mount>, point: &Path) -> Option<Mount> {
     let is_new = |mount: &Mount| {
         mount.point == point
-            && mount.fstype == device::FSTYPE
+            && mount.fstype == attach_device::FSTYPE
             && mount.dev.starts_with("0:")
             && !before.contains(mount)
     };

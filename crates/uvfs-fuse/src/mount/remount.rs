@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
-use crate::mount::device;
+use crate::mount::attach_device;
 use crate::mount::error::MountError;
 use crate::mount::mountinfo::{self, Mount};
 use crate::mount::options::{Atime, Options};
@@ -40,12 +40,12 @@ pub fn mounted_at(dir: &Path) -> Result<MountedAt, MountError> {
 }
 
 fn find(dir: &Path) -> Result<Mount, MountError> {
-    let dir = device::absolute(dir).map_err(|error| MountError::at_mounted(dir, error))?;
+    let dir = attach_device::absolute(dir).map_err(|error| MountError::at_mounted(dir, error))?;
     let mount = mountinfo::at(&dir).map_err(|error| MountError::os("cannot read mountinfo", error))?;
     match mount {
         None if dir.symlink_metadata().is_err() => Err(MountError::NothingThere(dir)),
         None => Err(MountError::NotMounted(dir)),
-        Some(mount) if mount.fstype != device::FSTYPE => {
+        Some(mount) if mount.fstype != attach_device::FSTYPE => {
             Err(MountError::NotFuse { dir, fstype: mount.fstype })
         }
         Some(mount) => Ok(mount),

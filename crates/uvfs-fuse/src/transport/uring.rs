@@ -25,16 +25,16 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::threads::affinity;
 use crate::threads::thread_failure::GiveUp;
-use crate::wire::port::IN_HEADER;
+use crate::wire::reply_port::IN_HEADER;
 
-mod port;
-mod queue;
+mod ring_reply;
+mod ring_thread;
 mod sys;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use port::RingPort;
-use queue::Queue;
+pub(crate) use ring_reply::RingPort;
+use ring_thread::Queue;
 
 /// The kernel's switch for FUSE over io_uring; root may write to it.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";

@@ -11,9 +11,9 @@ use std::task::{Wake, Waker};
 use uvfs::Errno;
 
 use super::interrupts::Interrupts;
-use super::latency::{RequestKind, Timed};
-use super::port::{IN_HEADER, Port};
+use super::latency_histograms::{RequestKind, Timed};
 use super::reply::{Answering, Listing};
+use super::reply_port::{IN_HEADER, Port};
 use super::request::{Head, Operation};
 use crate::frontend::Frontend;
 use crate::notify::messages::Message;

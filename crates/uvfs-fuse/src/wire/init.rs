@@ -32,7 +32,7 @@
 
 use uvfs::{Errno, Result};
 
-use super::port::MAX_WRITE;
+use super::reply_port::MAX_WRITE;
 use super::request::InitIn;
 
 /// The protocol version of this server.

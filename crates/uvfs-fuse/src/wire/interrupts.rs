@@ -23,7 +23,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use uvfs::Errno;
 
-use super::port::{Answer, Port};
+use super::reply_port::{Answer, Port};
 
 /// How often a process that got a signal is looked at.
 const LOOK: Duration = Duration::from_millis(20);

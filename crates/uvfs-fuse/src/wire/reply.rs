@@ -16,8 +16,8 @@ use uvfs::{Attr, Errno, FSXATTR, FileFlags, PollEvents, Result, StatFs, Time, mo
 
 use super::dispatch::Context;
 use super::interrupts::Waiting;
-use super::latency::Timed;
-use super::port::{Answer, Port};
+use super::latency_histograms::Timed;
+use super::reply_port::{Answer, Port};
 use crate::transport::{
     Asked, Attributes, DataReply, DirReply, Entry, Flagged, Looked, NodeId, Opened, Purpose, Reply, Statx,
     Xattr,

@@ -9,7 +9,7 @@
 
 use uvfs::{Errno, FSXATTR, FileFlags, FlagsForm, Result, SetAttr, SetTime, Time};
 
-use super::port::IN_HEADER;
+use super::reply_port::IN_HEADER;
 use crate::transport::{Caller, NodeId, Write};
 
 /// Longest name, as in the kernel (`FUSE_NAME_MAX` is larger; no driver has longer ones).
@@ -453,7 +453,7 @@ impl DataIn {
         let (fh, offset, size, io_flags) = (s.u64()?, s.u64()?, s.u32()?, s.u32()?);
         s.u64()?; // The owner of a lock.
         let flags = s.i32()?;
-        if size > super::port::MAX_WRITE {
+        if size > super::reply_port::MAX_WRITE {
             return Err(Errno::INVAL);
         }
         Ok(Self { fh, offset, size, io_flags, flags })

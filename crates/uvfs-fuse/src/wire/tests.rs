@@ -6,11 +6,11 @@ use std::time::Duration;
 use uvfs::{Attr, Errno, FileFlags, FlagsForm, PollEvents, SetTime, StatFs, Time, mode};
 
 use super::dispatch::Dispatcher;
-use super::latency::{RequestKind, Timed};
-use super::port::{IN_HEADER, MAX_WRITE};
+use super::latency_histograms::{RequestKind, Timed};
 use super::reply::{Answering, Listing};
+use super::reply_port::{IN_HEADER, MAX_WRITE};
 use super::request::{Head, Operation, opcode, split, structure};
-use crate::frontend::fixture::Fixture;
+use crate::frontend::test_frontend::Fixture;
 use crate::fuzz::{Ear, FuzzAnswer};
 use crate::transport::{Asked, Attributes, DataReply, DirReply, Entry, Looked, Opened, ROOT, Reply, Xattr};
 

@@ -65,7 +65,7 @@ impl World {
     /// A table with objects 1 to `n` in bucket 0, in this order.
     fn with(n: u32) -> Self {
         let w = Self::new();
-        (1..=n).for_each(|i| w.objects.put(&w.table, &hash(i, 0), i, i as usize > super::line::SLOTS));
+        (1..=n).for_each(|i| w.objects.put(&w.table, &hash(i, 0), i, i as usize > super::bucket_line::SLOTS));
         w
     }
     fn remove(&self, h: &Hashes, index: u32) {
@@ -180,7 +180,7 @@ fn loom_rule5_a_glance_rules_out_no_entry_that_is_there() {
         assert!(!out, "a false ENOENT");
     });
     model(|| {
-        let last = super::line::SLOTS as u32 + 1;
+        let last = super::bucket_line::SLOTS as u32 + 1;
         let w = World::with(last);
         assert!(!w.ruled_out(|_| hash(last, 0).hash[0], last), "a false ENOENT");
         assert!(World::new().ruled_out(|_| hash(1, 0).hash[0], 1), "nothing is there");
@@ -209,7 +209,7 @@ fn loom_rule6_a_glance_rules_out_nothing_that_moves() {
 #[test]
 fn loom_rule3_a_recycled_line_hides_no_entry() {
     model(|| {
-        let last = super::line::SLOTS as u32 + 1;
+        let last = super::bucket_line::SLOTS as u32 + 1;
         let w = World::with(last);
         let found = during(
             &w,
@@ -239,7 +239,7 @@ fn loom_rule16_an_object_is_filled_before_it_is_found() {
 #[test]
 fn loom_rule16_an_object_in_a_new_line_is_filled_before_it_is_found() {
     model(|| {
-        let last = super::line::SLOTS as u32 + 1;
+        let last = super::bucket_line::SLOTS as u32 + 1;
         let w = World::with(last - 1);
         found_is_filled(&w, last, true);
     });

@@ -28,10 +28,10 @@
 //! Nothing is allocated or first touched under a bucket's lock. Lock order: buckets by table (old before
 //! new), then by number. No lock of this crate is taken inside.
 
-mod glance;
-mod grow;
-mod line;
-mod locked;
+mod bucket_line;
+mod first_slots;
+mod grow_and_rekey;
+mod locked_bucket;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod split_level;
@@ -41,16 +41,16 @@ mod tests;
 
 use crossbeam_utils::CachePadded;
 
-use self::grow::Grower;
-use self::line::Line;
+use self::bucket_line::Line;
+use self::grow_and_rekey::Grower;
 use self::split_level::bucket_of;
 use self::table::{Looked, START_LEVEL, Table, current_of, is_moving, tag_of};
 use crate::arena::{self, Arena};
 use crate::primitives::{AtomicBool, AtomicU32, Mutex, Ordering, SHARDS, Stat, fence};
 use crate::slab::{Pool, Slab};
 
-pub use self::glance::Glance;
-pub use self::locked::{Locked, NeedsSpare};
+pub use self::first_slots::Glance;
+pub use self::locked_bucket::{Locked, NeedsSpare};
 pub use self::table::Seen;
 
 /// Average number of entries per bucket before one is split.

@@ -1,11 +1,11 @@
 //! One table of heads: the place of a hash, and the locking of its bucket.
 
 use super::HashKey;
-use super::line::Line;
+use super::bucket_line::Line;
 use super::split_level::{GONE, SEQ_ONE, belongs, bucket_of, is_there, mask, with_level};
 use crate::arena::Arena;
 use crate::bitlock::{self, LOCK, WAIT};
-use crate::order::{self, Class};
+use crate::lock_order::{self, Class};
 use crate::primitives::{AtomicU64, Ordering, fence, spin_loop};
 
 /// Level of a new table's buckets.
@@ -183,10 +183,10 @@ impl Table {
     /// Lock a bucket, unless it is gone. `emptied`: the table is the old one of a re-key.
     #[inline(always)]
     fn lock_one(&self, bucket: u32, emptied: bool) -> bool {
-        order::enter(Class::Bucket, u64::from(!emptied) << 32 | u64::from(bucket));
+        lock_order::enter(Class::Bucket, u64::from(!emptied) << 32 | u64::from(bucket));
         let locked = bitlock::lock_if(&self.heads.get(bucket).header, is_there);
         if !locked {
-            order::leave(Class::Bucket);
+            lock_order::leave(Class::Bucket);
         }
         locked
     }
@@ -194,7 +194,7 @@ impl Table {
     /// Lock a bucket that nobody but the caller can end, or make. `emptied`: the table is the old one of a
     /// re-key.
     pub(super) fn lock_own(&self, bucket: u32, emptied: bool) {
-        order::enter(Class::Bucket, u64::from(!emptied) << 32 | u64::from(bucket));
+        lock_order::enter(Class::Bucket, u64::from(!emptied) << 32 | u64::from(bucket));
         bitlock::lock(&self.heads.get(bucket).header);
     }
 
@@ -205,7 +205,7 @@ impl Table {
     /// Unlock a bucket, and change its header by `change`.
     pub(super) fn unlock_with(&self, bucket: u32, change: impl Fn(u64) -> u64) {
         bitlock::unlock_with(&self.heads.get(bucket).header, change);
-        order::leave(Class::Bucket);
+        lock_order::leave(Class::Bucket);
     }
 }
 

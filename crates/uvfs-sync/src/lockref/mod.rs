@@ -27,7 +27,7 @@ mod loom_tests;
 use std::fmt;
 
 use crate::bitlock;
-use crate::order::{self, Class};
+use crate::lock_order::{self, Class};
 use crate::primitives::{AtomicU64, Ordering, fence};
 
 const GENERATION_SHIFT: u32 = 32;
@@ -300,7 +300,7 @@ impl LockRef {
     pub fn lock(&self) {
         debug_assert!(self.is_live(), "lock of a slot without a reference");
         // Indices rise with addresses.
-        order::enter(Class::AttrLock, std::ptr::from_ref(self) as u64);
+        lock_order::enter(Class::AttrLock, std::ptr::from_ref(self) as u64);
         bitlock::lock(&self.0);
     }
 
@@ -308,6 +308,6 @@ impl LockRef {
     #[inline]
     pub fn unlock(&self) {
         bitlock::unlock(&self.0);
-        order::leave(Class::AttrLock);
+        lock_order::leave(Class::AttrLock);
     }
 }

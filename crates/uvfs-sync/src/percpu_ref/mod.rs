@@ -49,10 +49,10 @@ use crossbeam_utils::CachePadded;
 
 use crate::arena::Arena;
 use crate::barrier;
-use crate::lane::{self, LANES};
 use crate::lockref::LockRef;
 use crate::primitives::{AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::slot;
+use crate::thread_number::{self, LANES};
 
 /// Objects whose references are counted per thread at one time: as many as a program reads repeatedly (for
 /// example, the files of a sysfs directory).
@@ -154,13 +154,13 @@ impl PercpuRefs {
     /// [`PercpuRefs::elsewhere`].
     #[inline]
     pub fn get(&self, place: Place, id: u64) -> bool {
-        lane::known().is_some_and(|lane| self.count::<0>(lane, place, id))
+        thread_number::known().is_some_and(|lane| self.count::<0>(lane, place, id))
     }
 
     /// Drop a reference, wherever it was taken. False: as for `get`.
     #[inline]
     pub fn put(&self, place: Place, id: u64) -> bool {
-        lane::known().is_some_and(|lane| self.count::<1>(lane, place, id))
+        thread_number::known().is_some_and(|lane| self.count::<1>(lane, place, id))
     }
 
     /// A reference to the object at `index` is counted in its word although it has a place, or had one a
@@ -169,7 +169,7 @@ impl PercpuRefs {
     /// stray. It is gathered before that can matter.
     #[cold]
     pub fn elsewhere(&self, objects: &impl CountedObjects, index: u32) {
-        lane::mine();
+        thread_number::mine();
         if objects.refs(index).has_strayed() {
             self.gather(objects, index);
         }
@@ -260,7 +260,8 @@ impl PercpuRefs {
 
     /// The sum of all threads' words of one kind, as `read`.
     fn sum(&self, slot: usize, put: usize, read: impl Fn(&AtomicU64) -> u64) -> u64 {
-        let words = (0..lane::used()).map(|lane| read(&self.lines.get(lane).words[2 * slot + put]) & !INSIDE);
+        let words = (0..thread_number::used())
+            .map(|lane| read(&self.lines.get(lane).words[2 * slot + put]) & !INSIDE);
         words.fold(0, u64::wrapping_add)
     }
 }

@@ -66,7 +66,7 @@
 //! writer, nor may the writer read through the semaphore: it would wait for itself (debug builds assert the
 //! first).
 //!
-//! *Guests.* Two kinds of thread are on a list under the queue's mutex. One has no number ([`lane`]). The
+//! *Guests.* Two kinds of thread are on a list under the queue's mutex. One has no number ([`thread_number`]). The
 //! other has a line that is still marked by the number's last owner (a guard kept in a thread-local
 //! outlives the number). Only one thread at a time stores to a line: the line is taken only while it is 0,
 //! and given back by storing 0. A forgotten guard keeps writers out for ever, even after its thread's end;
@@ -112,9 +112,9 @@ use crossbeam_utils::CachePadded;
 
 use crate::arena::Arena;
 use crate::barrier;
-use crate::lane::{self, LANES, Seat};
 use crate::primitives::{AtomicU64, Condvar, Mutex, MutexGuard};
 use crate::slot;
+use crate::thread_number::{self, LANES, Seat};
 use readers::Way;
 
 /// In `state`: a writer is announced, or inside. Readers stay out.
@@ -268,7 +268,7 @@ impl<T: ?Sized> PerCpuRwSem<T> {
     /// already as a reader. A thread that holds the write guard waits for itself.
     #[inline]
     pub fn read(&self) -> ReadGuard<'_, T> {
-        self.read_at(lane::seat())
+        self.read_at(thread_number::seat())
     }
 
     #[inline]

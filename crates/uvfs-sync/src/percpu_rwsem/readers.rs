@@ -2,9 +2,9 @@
 
 use super::{Core, DEPTH, FENCED, FENCES, LANES, Line, Queue, SLEEPS, WRITER};
 use crate::barrier;
-use crate::lane::{self, Seat};
 use crate::primitives::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::primitives::{AtomicU64, MutexGuard, fence, spin_loop};
+use crate::thread_number::{self, Seat};
 
 /// Looks at a writer before a reader goes to sleep: some five microseconds. That is the cost of a sleep and
 /// a wake-up, of which the writer would pay its part. It is also twice the time of a writer's heavy barrier
@@ -141,7 +141,7 @@ impl Core {
     /// a number it looks for a mark that it made while it had one.
     pub(super) fn marked(&self, seat: Seat) -> bool {
         let by_us = |lane| self.shared.lines.get(lane).inside.load(Relaxed) & !DEPTH == seat.me;
-        if seat.lane < LANES { by_us(seat.lane) } else { (0..lane::used()).any(by_us) }
+        if seat.lane < LANES { by_us(seat.lane) } else { (0..thread_number::used()).any(by_us) }
     }
 
     /// Wait until no writer is announced, unless this thread is inside already: the writer waits for it.

@@ -80,18 +80,18 @@ fn storm(sem: &Arc<PerCpuRwSem<(u64, u64)>>, seat: impl Fn(u64) -> Seat + Copy +
 
 #[test]
 fn writers_exclude_readers_and_each_other() {
-    storm(&sem(), |_| lane::seat());
+    storm(&sem(), |_| thread_number::seat());
 }
 
 #[test]
 fn threads_without_a_number_are_excluded_too() {
-    storm(&sem(), |i| if i % 2 == 0 { lane::seat() } else { Seat { lane: LANES, me: i << 6 } });
+    storm(&sem(), |i| if i % 2 == 0 { thread_number::seat() } else { Seat { lane: LANES, me: i << 6 } });
 }
 
 #[test]
 fn a_reader_may_come_in_again_while_a_writer_waits() {
     let sem = sem();
-    for seat in [lane::seat(), Seat { lane: LANES, ..lane::seat() }] {
+    for seat in [thread_number::seat(), Seat { lane: LANES, ..thread_number::seat() }] {
         let outer = sem.read_at(seat);
         let (thread, was_in) = writer(&sem);
         announced(&sem);
@@ -146,7 +146,7 @@ fn a_reader_that_lost_its_number_inside_may_come_in_again() {
     impl Drop for Kept {
         fn drop(&mut self) {
             let again = SEM.get().unwrap().read();
-            assert_eq!(lane::known(), None);
+            assert_eq!(thread_number::known(), None);
             // The first guard goes first.
             drop(self.0.take());
             assert_eq!(*again, 0);
@@ -254,7 +254,7 @@ fn without_batching_each_write_pays() {
     let after = sem.counters();
     assert_eq!(after.barriers, if after.fallback { 0 } else { 10 });
     let sem = Arc::new(PerCpuRwSem::unbatched((0, 0)).unwrap());
-    storm(&sem, |_| lane::seat());
+    storm(&sem, |_| thread_number::seat());
 }
 
 #[test]

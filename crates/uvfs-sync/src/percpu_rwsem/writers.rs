@@ -4,8 +4,8 @@ use crate::primitives::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use super::{Core, FENCED, PASSES, Queue, SECTION, SLEEPS, WRITER};
 use crate::barrier;
-use crate::lane;
 use crate::primitives::{MutexGuard, fence, spin_loop, unlock_fair};
+use crate::thread_number;
 
 /// Looks at a reader before the writer goes to sleep. A section is often shorter than a sleep, but the
 /// writer does not wait in this way for a reader that is not running.
@@ -16,7 +16,7 @@ impl Core {
     pub(super) fn enter_alone(&self) -> MutexGuard<'_, ()> {
         // loom's threads have no seats of their own.
         debug_assert!(
-            cfg!(loom) || !self.marked(lane::seat()),
+            cfg!(loom) || !self.marked(thread_number::seat()),
             "a thread that is inside as a reader waits for itself"
         );
         let turn = self.turn.lock();
@@ -56,7 +56,7 @@ impl Core {
     /// and take the mark back. The list comes last: a thread that is inside by its mark may still be put on
     /// it, but a thread on the list makes no mark that stays.
     fn wait_for_readers(&self) {
-        for lane in 0..lane::used() {
+        for lane in 0..thread_number::used() {
             let line = self.shared.lines.get(lane);
             // Acquire: the reader's actions inside come before ours.
             let inside = || line.inside.load(Acquire) != 0;

@@ -8,9 +8,9 @@
 use uvfs_cache::machinery::TARGET_MAX;
 
 use crate::driver::Inode;
-use crate::namei::handle::Handle;
 use crate::namei::open::open;
 use crate::namei::open_cached::open_cached;
+use crate::namei::open_handle::Handle;
 use crate::namei::readlink::Target;
 use crate::namei::{Last, Parent, Walker};
 use crate::ops::rename::Side;

@@ -1,24 +1,24 @@
 //! From paths to inodes, and the operations that take paths.
 //!
-//! [`walk`] goes through the cache without references and stores nothing. If it cannot decide, [`refwalk`] takes
+//! [`lock_free_walk`] goes through the cache without references and stores nothing. If it cannot decide, [`ref_walk`] takes
 //! over: it takes a reference to each directory and asks drivers. [`symlinks`] has the rules of symbolic links for both.
-//! [`bailout`] names and counts the reasons for giving up. [`path`] splits paths, [`open`] has the rules of
+//! [`bailout`] names and counts the reasons for giving up. [`path_components`] splits paths, [`open`] has the rules of
 //! `open(2)`, [`open_cached`] its usual case, and [`context`] is the interface for callers. Imports run downward: this
 //! module knows `ops`, which does not know of paths.
 
 pub(crate) mod bailout;
 pub(crate) mod context;
 pub(crate) mod cred_numbers;
-pub(crate) mod handle;
+pub(crate) mod lock_free_walk;
+#[cfg(test)]
+mod lock_free_walk_tests;
 pub(crate) mod open;
 pub(crate) mod open_cached;
-pub(crate) mod path;
+pub(crate) mod open_handle;
+pub(crate) mod path_components;
 pub(crate) mod readlink;
-pub(crate) mod refwalk;
+pub(crate) mod ref_walk;
 pub(crate) mod symlinks;
-pub(crate) mod walk;
-#[cfg(test)]
-mod walk_tests;
 
 use std::borrow::Cow;
 
@@ -27,8 +27,8 @@ use uvfs_cache::InodeId;
 use crate::counters;
 use crate::driver::Inode;
 use crate::namei::bailout::Bail;
-use crate::namei::refwalk::{Arrived, RefWalk};
-use crate::namei::walk::{Seen, Stop};
+use crate::namei::lock_free_walk::{Seen, Stop};
+use crate::namei::ref_walk::{Arrived, RefWalk};
 use crate::types::{Attr, Cred, Errno, PATH_MAX, Result};
 use crate::vfs::Vfs;
 

@@ -7,7 +7,7 @@
 use uvfs_cache::machinery::TARGET_MAX;
 
 use crate::driver::Inode;
-use crate::namei::walk::{Seen, Stop};
+use crate::namei::lock_free_walk::{Seen, Stop};
 use crate::namei::{Goal, Walker};
 use crate::types::Result;
 use crate::vfs::now;

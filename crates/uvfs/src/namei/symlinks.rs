@@ -17,8 +17,8 @@ use uvfs_cache::machinery::{Perm, Pos, TARGET_MAX};
 
 use crate::driver::Inode;
 use crate::namei::bailout::Bail;
-use crate::namei::path::{Component, Kind, component, split};
-use crate::namei::walk::{Mark, NoTrail, Seen, Stop};
+use crate::namei::lock_free_walk::{Mark, NoTrail, Seen, Stop};
+use crate::namei::path_components::{Component, Kind, component, split};
 use crate::namei::{Goal, Walker};
 use crate::permission;
 use crate::types::{Attr, Errno, MAX_SYMLINKS, Op, Result, mode};

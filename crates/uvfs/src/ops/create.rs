@@ -8,12 +8,12 @@ use uvfs_cache::Room;
 
 use crate::driver::Inode;
 use crate::driver_answer::{believed_ttl, cache_errno, fresh};
-use crate::ops::acl::Inherited;
+use crate::groups_and_capabilities::{Capability, Who};
+use crate::ops::acl_checks::Inherited;
 use crate::ops::checks::{check_name, is_dir, require_dir};
 use crate::ops::driver_file::DriverFile;
-use crate::ops::file::Opening;
+use crate::ops::open_read_write::Opening;
 use crate::permission;
-use crate::powers::{Capability, Who};
 use crate::types::{Access, Attr, Errno, Make, Op, PATH_MAX, Perm, Result, mode};
 use crate::vfs::Vfs;
 

@@ -1,7 +1,7 @@
 //! The driver's side of an open regular file.
 //!
 //! A [`DriverFile`] has no reference to its inode, because its owners hold one anyway: a [`Handle`] of the library,
-//! which borrows the cache, and an entry of the table for front ends ([`handles`](crate::ops::handles)), which does not.
+//! which borrows the cache, and an entry of the table for front ends ([`handle_table`](crate::ops::handle_table)), which does not.
 //! The owner calls [`DriverFile::release`] once, after the last operation. An open file keeps its driver even past an
 //! unmount. Nothing here is locked.
 //!
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use uvfs_cache::Cache;
 
 use crate::driver::{Driver, File, Inode};
-use crate::mount::Super;
+use crate::mount_table::Super;
 use crate::types::{Access, Features, Op, Result};
 
 /// The parts of a superblock that open files need.

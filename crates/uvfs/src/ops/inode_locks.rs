@@ -10,7 +10,7 @@
 
 use parking_lot::{Condvar, Mutex};
 use uvfs_cache::InodeId;
-use uvfs_sync::order::{Class, Held};
+use uvfs_sync::lock_order::{Class, Held};
 use uvfs_sync::sole_key::{self, Alone};
 
 /// Power of two.

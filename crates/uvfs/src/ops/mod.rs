@@ -6,20 +6,20 @@
 //! compared with it. Order of locks: rename mutex of the superblock, name locks, one inode lock ([`inode_locks`]).
 //! No lock of the cache is held while a driver runs. No operation here knows of paths.
 
-pub(crate) mod acl;
-pub(crate) mod attr;
+pub(crate) mod acl_checks;
 pub(crate) mod checks;
-pub(crate) mod control;
+pub(crate) mod control_dir;
 pub(crate) mod create;
-pub(crate) mod dir;
 pub(crate) mod driver_file;
-pub(crate) mod file;
-pub(crate) mod handles;
+pub(crate) mod file_io;
+pub(crate) mod handle_table;
 pub(crate) mod inode_locks;
 pub(crate) mod lookup;
-pub(crate) mod open_file;
+pub(crate) mod open_read_write;
+pub(crate) mod readdir;
 pub(crate) mod remove;
 pub(crate) mod rename;
+pub(crate) mod setattr;
 pub(crate) mod xattr;
 
 use uvfs_cache::machinery::Known;
@@ -28,10 +28,10 @@ use uvfs_cache::{CacheError, InodeId, NameGuard};
 use crate::counters;
 use crate::driver::Inode;
 use crate::driver_answer::{believed_ttl, cache_errno, fresh};
-use crate::mount::SuperRef;
+use crate::groups_and_capabilities::Who;
+use crate::mount_table::SuperRef;
 use crate::ops::checks::require_dir;
 use crate::permission;
-use crate::powers::Who;
 use crate::types::{Access, Answer, Attr, Errno, NewInode, Op, Perm, Result, mode};
 use crate::vfs::Vfs;
 

@@ -10,7 +10,7 @@ use uvfs_cache::{NameGuard, Room};
 
 use crate::driver::{Inode, Rename};
 use crate::driver_answer::{cache_errno, fresh};
-use crate::mount::SuperRef;
+use crate::mount_table::SuperRef;
 use crate::ops::checks::{check_name, is_dir};
 use crate::ops::create::inherit;
 use crate::types::{Access, Errno, Make, Op, RenameFlags, Result, mode};

@@ -2,14 +2,14 @@
 //!
 //! The namespaces' rules are those of xattr(7). `user.` is for regular files and directories, with the permissions
 //! of the data. `trusted.` is for root only, and invisible to others. Root sets `security.`, and all read it.
-//! Access control lists have names of their own, with rules in [`super::acl`]. A driver that passes calls through
+//! Access control lists have names of their own, with rules in [`super::acl_checks`]. A driver that passes calls through
 //! to another file system handles those names and unknown ones, and that file system checks them. These functions
 //! return whole values: a too small buffer (ERANGE) is the front end's concern.
 
 use crate::acl::{AclKind, parse};
 use crate::driver::Inode;
+use crate::groups_and_capabilities::{Capability, Who};
 use crate::permission;
-use crate::powers::{Capability, Who};
 use crate::types::{Access, Errno, Op, Result, XattrFlags, mode};
 use crate::vfs::Vfs;
 

@@ -21,7 +21,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use uvfs_sync::lane;
+use uvfs_sync::thread_number;
 
 use super::{LockBits, relax};
 
@@ -35,7 +35,7 @@ const TAIL: u64 = 0xffff << TAIL_SHIFT;
 /// All of it.
 const LOCK: u64 = LOCKED | PENDING | TAIL;
 
-const _: () = assert!(lane::LANES < 1 << 16);
+const _: () = assert!(thread_number::LANES < 1 << 16);
 
 /// A waiter, on a cache line and its adjacent one.
 #[repr(align(128))]
@@ -47,8 +47,9 @@ struct Waiter {
 }
 
 /// By a thread's number, counted from 1. Number 0 is nobody.
-static WAITERS: [Waiter; lane::LANES as usize + 1] =
-    [const { Waiter { next: AtomicU32::new(0), first: AtomicBool::new(false) } }; lane::LANES as usize + 1];
+static WAITERS: [Waiter; thread_number::LANES as usize + 1] =
+    [const { Waiter { next: AtomicU32::new(0), first: AtomicBool::new(false) } };
+        thread_number::LANES as usize + 1];
 
 fn waiter(number: u32) -> &'static Waiter {
     &WAITERS[number as usize]
@@ -56,7 +57,7 @@ fn waiter(number: u32) -> &'static Waiter {
 
 /// This thread's number, with its node emptied. `None`: there are more threads than nodes.
 fn enlist() -> Option<u32> {
-    let number = lane::known().or_else(lane::mine)? + 1;
+    let number = thread_number::known().or_else(thread_number::mine)? + 1;
     let own = waiter(number);
     own.next.store(0, Ordering::Relaxed);
     own.first.store(false, Ordering::Relaxed);

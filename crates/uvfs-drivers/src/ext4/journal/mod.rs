@@ -1,7 +1,7 @@
 //! The journal of an image that was in use when it was copied: its blocks are read in place of the image's.
 //!
 //! Written from the published layout of jbd2. [`superblock`] tells where the log is and how it is checked,
-//! [`mod@ring`] maps its blocks, and [`block`] parses one of them. [`replay`] goes through the transactions and
+//! [`mod@log_ring`] maps its blocks, and [`log_block`] parses one of them. [`replay`] goes through the transactions and
 //! collects their changes, and [`overlay`] stands in front of the image from then on. The image is never written.
 //!
 //! Runs once, while the image is opened and before anything else in it is trusted. **Memory**: 16 bytes for each
@@ -13,10 +13,10 @@
 //! The log is hostile input. A transaction that is not whole or has a wrong checksum ends it: that is how logs end. A
 //! record that cannot be in a whole transaction makes the driver refuse the image; the message names `noload`.
 
-mod block;
+mod log_block;
+mod log_ring;
 mod overlay;
 mod replay;
-mod ring;
 mod superblock;
 #[cfg(test)]
 mod tests;
@@ -25,15 +25,15 @@ use std::sync::Arc;
 
 use uvfs::types::mode;
 
-use super::blocks::ImageSource;
-use super::bytes::{u16_at, u32_at};
+use super::endian::{u16_at, u32_at};
 use super::fault::{self, Fault, ensure};
+use super::image_blocks::ImageSource;
 use super::superblock::Superblock;
 use super::{Fs, ImageRefused, features};
 
+use log_ring::Ring;
 use overlay::Overlay;
 use replay::{End, Found};
-use ring::Ring;
 use superblock::LogHead;
 
 /// Most blocks of a log; mke2fs(8) makes none with more.

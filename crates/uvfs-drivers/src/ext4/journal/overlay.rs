@@ -6,8 +6,8 @@
 use std::io;
 use std::sync::Arc;
 
-use super::super::blocks::ImageSource;
-use super::block::MAGIC;
+use super::super::image_blocks::ImageSource;
+use super::log_block::MAGIC;
 use super::replay::Changes;
 
 /// Bytes of memory for a block.

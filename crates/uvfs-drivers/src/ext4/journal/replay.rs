@@ -15,9 +15,9 @@
 use std::collections::BTreeMap;
 
 use super::super::fault::{Result, ensure};
-use super::block::{Header, Kind, Tag, crc32_be};
+use super::log_block::{Header, Kind, Tag, crc32_be};
+use super::log_ring::Ring;
 use super::overlay::Place;
-use super::ring::Ring;
 use super::superblock::{LogHead, Sums};
 
 /// The reason why a log ended.

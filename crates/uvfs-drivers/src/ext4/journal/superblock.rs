@@ -3,9 +3,9 @@
 //! Read and checked once; plain values afterwards.
 
 use super::super::ImageRefused;
-use super::super::bytes::{be32_at, u8_at};
 use super::super::checksum::{crc32c, crc32c_around, right};
-use super::block::{Header, Kind};
+use super::super::endian::{be32_at, u8_at};
+use super::log_block::{Header, Kind};
 use super::refused;
 
 /// Its length.

@@ -1,14 +1,14 @@
 //! Logs made here, block by block: transactions, revokes, escapes, checksums, and where a log ends.
 
 use super::super::checksum::{crc32c, crc32c_around};
-use super::block::tests::head;
-use super::block::{MAGIC, crc32_be};
 use super::expect_short;
+use super::log_block::tests::head;
+use super::log_block::{MAGIC, crc32_be};
+use super::log_ring::Ring;
 use super::overlay::Overlay;
 use super::replay::{End, Found, scan};
-use super::ring::Ring;
 use super::superblock::{LogHead, Sums};
-use crate::ext4::blocks::ImageSource;
+use crate::ext4::image_blocks::ImageSource;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

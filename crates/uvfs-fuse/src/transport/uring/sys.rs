@@ -29,8 +29,8 @@ use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use crate::transport::dev::sys::page_size;
-use crate::wire::port::IN_HEADER;
+use crate::transport::dev_fuse::sys::page_size;
+use crate::wire::reply_port::IN_HEADER;
 
 /// `FUSE_IO_URING_CMD_REGISTER`: registers an entry and its memory.
 const REGISTER: u32 = 1;

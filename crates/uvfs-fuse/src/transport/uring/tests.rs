@@ -37,7 +37,7 @@ mod by_hand {
     use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
     use super::*;
-    use crate::wire::port::{Answer, Port};
+    use crate::wire::reply_port::{Answer, Port};
 
     const INIT: u32 = 26;
     const GETATTR: u32 = 3;

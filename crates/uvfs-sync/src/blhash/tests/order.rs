@@ -1,7 +1,7 @@
 //! Rule 19: the order of buckets, in debug builds.
 
 use super::*;
-use crate::order::{Class, Held};
+use crate::lock_order::{Class, Held};
 
 /// Lock the buckets of every pair among a hundred objects, in both orders.
 fn lock_all_pairs(table: &BlHash, objects: &Objs) {
