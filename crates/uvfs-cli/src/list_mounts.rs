@@ -23,8 +23,12 @@ struct Row {
 pub fn run(json: bool) -> Result<()> {
     let mounts = uvfs_fuse::listed().context("cannot read /proc/self/mountinfo")?;
     let rows: Vec<Row> = thread::scope(|s| {
-        let asked: Vec<_> = mounts.iter().map(|mount| s.spawn(|| row(mount))).collect();
-        asked.into_iter().filter_map(|asked| asked.join().ok()).collect()
+        let ask = |mount| thread::Builder::new().spawn_scoped(s, move || row(mount));
+        let asked: Vec<_> = mounts.iter().map(|mount| (mount, ask(mount))).collect();
+        // Without a thread they are asked one after the other.
+        let rows =
+            asked.into_iter().map(|(mount, asked)| asked.map_or_else(|_| Ok(row(mount)), |it| it.join()));
+        rows.filter_map(|row| row.ok()).collect()
     });
     print::out(if json { as_json(&rows) } else { as_table(&rows) })
 }

@@ -16,6 +16,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, fmt, reload};
 
+use crate::complaints::Complaints;
+
 /// The level that is logged without UVFS_LOG.
 const DEFAULT: &str = "warn";
 
@@ -50,7 +52,7 @@ pub fn start(wishes: Wishes<'_>) -> Result<()> {
     let (filter, handle) = reload::Layer::new(filter);
     let _ = FILTER.set(handle);
     let (writer, coloured) = match wishes.file {
-        None => (BoxMakeWriter::new(io::stderr), io::stderr().is_terminal() && !colours_unwanted()),
+        None => (BoxMakeWriter::new(|| Complaints), io::stderr().is_terminal() && !colours_unwanted()),
         Some(path) => {
             let file = File::options().create(true).append(true).open(path);
             let file = file.with_context(|| format!("--log-file {}: cannot be opened", path.display()))?;

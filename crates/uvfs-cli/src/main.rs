@@ -10,6 +10,7 @@
 
 mod args;
 mod auto_unmount;
+mod complaints;
 mod completions;
 mod control_files;
 mod daemon;

@@ -9,6 +9,8 @@ use std::io::{self, ErrorKind, Write};
 
 use anyhow::{Context, Result};
 
+use crate::complaints::Complaints;
+
 /// Nobody reads standard output any more. No failure: the program ends without a word, as others do in a pipeline.
 #[derive(Debug)]
 pub struct Closed;
@@ -50,8 +52,8 @@ pub fn written(outcome: io::Result<()>) -> Result<()> {
     }
 }
 
-/// Writes a line to standard error. If that is closed or full nobody can be told, so the error is ignored.
+/// Writes a line to standard error. If that is closed, or nobody reads it, nobody can be told: the error is ignored.
 pub fn say(what: impl Display) {
     // One write, so that lines of several threads do not mix.
-    let _ = io::stderr().write_all(format!("uvfs: {what}\n").as_bytes());
+    let _ = Complaints.write_all(format!("uvfs: {what}\n").as_bytes());
 }

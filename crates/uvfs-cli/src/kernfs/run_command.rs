@@ -11,9 +11,9 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, ChildStdout, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, pidfd_open, waitid,
@@ -25,8 +25,22 @@ use super::spec::Command;
 /// Most bytes of standard error that are logged.
 const COMPLAINTS_MAX: usize = 512;
 
-/// Groups that run, by their first process.
-static RUNNING: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
+/// How long [`end_all`] waits for commands that are just being started.
+const STARTING_MAX: Duration = Duration::from_millis(200);
+
+/// The commands of this process.
+static COMMANDS: Mutex<Commands> =
+    Mutex::new(Commands { running: BTreeSet::new(), starting: 0, ended: false });
+/// One command less is being started.
+static STARTED: Condvar = Condvar::new();
+
+struct Commands {
+    /// Groups that run, by their first process.
+    running: BTreeSet<i32>,
+    starting: usize,
+    /// [`end_all`] was called: a command that has started since is killed at once.
+    ended: bool,
+}
 
 /// A process group that is killed, and its first process waited for, when this is dropped.
 struct Group {
@@ -39,12 +53,19 @@ impl Group {
         let mut starting = std::process::Command::new(&command.run[0]);
         starting.args(&command.run[1..]).current_dir(&command.dir).process_group(0);
         starting.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Locked while the command starts, so that `end_all` does not come between the start and its note.
-        let mut running = RUNNING.lock();
-        let child = starting.spawn()?;
+        COMMANDS.lock().starting += 1;
+        // Nothing is locked: it takes as long as the program's file system takes to answer, which may be this mount.
+        let spawned = starting.spawn();
+        let mut commands = COMMANDS.lock();
+        commands.starting -= 1;
+        STARTED.notify_all();
+        let child = spawned?;
         let pid = Pid::from_child(&child);
-        running.insert(pid.as_raw_nonzero().get());
-        Ok(Self { child, pid })
+        commands.running.insert(pid.as_raw_nonzero().get());
+        let ended = commands.ended;
+        drop(commands);
+        let group = Self { child, pid };
+        if ended { Err(io::ErrorKind::Interrupted.into()) } else { Ok(group) }
     }
 }
 
@@ -53,14 +74,20 @@ impl Drop for Group {
         // The number is only the group's until its first process has been waited for, which happens only here. An
         // error means that no process is left in it.
         let _ = kill_process_group(self.pid, Signal::KILL);
-        RUNNING.lock().remove(&self.pid.as_raw_nonzero().get());
+        COMMANDS.lock().running.remove(&self.pid.as_raw_nonzero().get());
         let _ = self.child.wait();
     }
 }
 
-/// Kills every running command: for the end of the process, which would leave them behind.
+/// Kills every running command: for the end of the process, which would leave them behind. A command that is being
+/// started either is among them or finds `ended`. It is waited for only a moment: its start may hang in this mount, which
+/// ends afterwards.
 pub fn end_all() {
-    for pid in RUNNING.lock().iter().filter_map(|pid| Pid::from_raw(*pid)) {
+    let until = Instant::now() + STARTING_MAX;
+    let mut commands = COMMANDS.lock();
+    commands.ended = true;
+    while commands.starting > 0 && !STARTED.wait_until(&mut commands, until).timed_out() {}
+    for pid in commands.running.iter().filter_map(|pid| Pid::from_raw(*pid)) {
         let _ = kill_process_group(pid, Signal::KILL);
     }
 }
@@ -292,6 +319,6 @@ mod tests {
                 std::thread::yield_now();
             }
         }
-        assert!(RUNNING.lock().is_empty());
+        assert!(COMMANDS.lock().running.is_empty());
     }
 }

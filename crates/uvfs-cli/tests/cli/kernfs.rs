@@ -5,6 +5,7 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,7 @@ pub const MOUNTING: &[Test] = &[
     ("a_spec_that_is_wrong_changes_nothing", a_spec_that_is_wrong_changes_nothing),
     ("a_command_that_hangs_is_killed", a_command_that_hangs_is_killed),
     ("a_command_that_fails_is_logged_with_what_it_said", a_command_that_fails_is_logged_with_what_it_said),
+    ("a_command_that_cannot_start_holds_up_nothing", a_command_that_cannot_start_holds_up_nothing),
     ("a_text_is_whole_though_it_changes", a_text_is_whole_though_it_changes),
     ("a_c_program_reads_many_attributes", a_c_program_reads_many_attributes),
 ];
@@ -254,6 +256,39 @@ fn a_command_that_fails_is_logged_with_what_it_said() {
     for word in ["/d/bad", "exit status 3", r"no \u{1b}[31mred\nWARN forged line"] {
         assert!(said.contains(word), "{word}: {said}");
     }
+}
+
+/// A program in the mount itself, which takes long to read. Its process has started and waits for the program.
+fn a_command_that_cannot_start_holds_up_nothing() {
+    let (files, dir) = (tempfile::tempdir().expect("a temporary directory"), Dir::new());
+    let at = |name: &str| files.path().join(name).display().to_string();
+    assert!(Command::new("mkfifo").arg(at("pipe")).status().expect("mkfifo").success());
+    let spec = format!(
+        "[[command]]\npath = \"program\"\nrun = [\"sh\", \"-c\", \": > {}; read x < {}\"]\nmode = 0o555\ntimeout = 600\n\
+         [[command]]\npath = \"waits\"\nrun = [\"{}/program\"]\n\
+         [[command]]\npath = \"other\"\nrun = [\"echo\", \"answer\"]\ntimeout = 600\n",
+        at("begun"),
+        at("pipe"),
+        dir.text()
+    );
+    fs::write(at("tree.toml"), spec).expect("write");
+    let mut server = Server::start(&[&format!("kernfs:{}", at("tree.toml")), dir.text()]);
+    let mut reader =
+        Command::new("cat").arg(dir.path().join("waits")).stderr(Stdio::null()).spawn().expect("cat");
+    let asked = within(SOON, || Path::new(&at("begun")).exists());
+    let (said, answer) = channel();
+    let other = dir.path().join("other");
+    thread::spawn(move || said.send(fs::read_to_string(other)));
+    let answered = answer.recv_timeout(SOON);
+    server.signal(Signal::TERM);
+    let ended = within(SOON, || server.0.try_wait().expect("wait").is_some());
+    if !ended {
+        server.signal(Signal::KILL);
+    }
+    reader.wait().expect("wait");
+    assert!(asked, "the program's own command is held up");
+    assert_eq!(answered.expect("another command is held up").expect("read"), "answer\n");
+    assert!(ended, "SIGTERM does not end the server");
 }
 
 fn a_text_is_whole_though_it_changes() {

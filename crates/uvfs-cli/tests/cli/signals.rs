@@ -21,6 +21,7 @@ pub const MOUNTING: &[Test] = &[
     ("a_reload_waits_for_no_reader", a_reload_waits_for_no_reader),
     ("root_cannot_write_what_has_no_write_bit", root_cannot_write_what_has_no_write_bit),
     ("a_server_outlives_its_standard_error", a_server_outlives_its_standard_error),
+    ("a_server_waits_for_no_reader_of_its_messages", a_server_waits_for_no_reader_of_its_messages),
 ];
 
 /// The signals whose default is the end of the process, but for faults, SIGKILL and those that ask for the end.
@@ -177,6 +178,29 @@ fn a_server_outlives_its_standard_error() {
     assert_eq!(fs::read_to_string(dir.path().join("n")).expect("read"), "7\n");
     server.signal(Signal::TERM);
     assert!(server.ended().success());
+}
+
+/// A pipe that is full: each read is logged there with half a kilobyte, and so is the end.
+fn a_server_waits_for_no_reader_of_its_messages() {
+    let (files, dir) = (Dir::new(), Dir::new());
+    let spec = files.path().join("tree.toml");
+    let run = "yes why | head -c 2000 >&2; exit 1";
+    fs::write(&spec, format!("[[command]]\npath = \"bad\"\nrun = [\"sh\", \"-c\", \"{run}\"]\n"))
+        .expect("write");
+    let mut server = Server::start(&[&format!("kernfs:{}", spec.display()), dir.text()]);
+    // In use: that is told at the end, too.
+    let _open = fs::File::open(dir.path()).expect("open");
+    let mut readers = Command::new("sh");
+    readers.args(["-c", "for i in $(seq 150); do cat \"$0\"; done"]).arg(dir.path().join("bad"));
+    let mut readers = readers.stderr(std::process::Stdio::null()).spawn().expect("sh");
+    let answered = within(SOON, || readers.try_wait().expect("wait").is_some());
+    server.signal(Signal::TERM);
+    let ended = within(SOON, || server.0.try_wait().expect("wait").is_some());
+    let mounted = is_mounted(dir.path());
+    drop(server);
+    readers.wait().expect("wait");
+    assert!(answered, "a user waits for the reader of the log");
+    assert!(ended && !mounted, "SIGTERM does not end the server");
 }
 
 fn no_read_fails_because_of_a_reload() {

@@ -228,7 +228,7 @@ impl Mirror {
         let (dir_node, at) = self.reach_inode(dir)?;
         let mut judge = self.judge(op);
         judge.may(&at, CHANGES)?;
-        judge.owns(&[file.as_fd()])?;
+        judge.may_link(&file)?;
         let acting = judge.act()?;
         // By the descriptor: the very file that was compared, even if it is a symbolic link.
         let linked = linkat(&*self.links, Links::name(&file), &at, os(name), AtFlags::SYMLINK_FOLLOW);
@@ -321,8 +321,14 @@ impl Mirror {
             (false, Some(_)) => RenameFlags::empty(),
         } | more;
         let replaced = victim.as_ref().and_then(|(_, _, file)| file.as_ref());
-        let moves_dir = node.fmt() == mode::S_IFDIR && !Arc::ptr_eq(&from_node, &to_node);
-        let judge = self.judge_move(op, (&from, file.as_ref()), (&to, replaced), moves_dir)?;
+        // A directory that gets another parent, which is written in it.
+        let crosses = from_node.number != to_node.number;
+        let is_moved = |node: &Node| crosses && node.fmt() == mode::S_IFDIR;
+        let moved = [
+            file.as_ref().filter(|_| is_moved(&node)),
+            replaced.filter(|_| exchange && victim.as_ref().is_some_and(|(_, node, _)| is_moved(node))),
+        ];
+        let judge = self.judge_move(op, (&from, file.as_ref()), (&to, replaced), moved)?;
         let moving = self.moves.begin();
         let acting = judge.act()?;
         let outcome = match renameat_with(&from, os(from_name), &to, os(to_name), flags) {
@@ -370,13 +376,13 @@ impl Mirror {
         }
     }
 
-    /// `moves_dir`: a directory gets another parent, which is written in it.
+    /// `moved`: the directories that get another parent.
     fn judge_move<'m>(
         &'m self,
         op: &'m Op,
         (from, file): (&At<'_>, Option<&OwnedFd>),
         (to, replaced): (&At<'_>, Option<&OwnedFd>),
-        moves_dir: bool,
+        moved: [Option<&OwnedFd>; 2],
     ) -> Result<Judge<'m>> {
         let mut judge = self.judge(op);
         judge.may(from, CHANGES)?;
@@ -385,7 +391,7 @@ impl Mirror {
         if replaced.is_some() {
             judge.owns(&owners_of(to, replaced))?;
         }
-        if let Some(dir) = file.filter(|_| moves_dir) {
+        for dir in moved.into_iter().flatten() {
             judge.may(dir, Access::WRITE)?;
         }
         Ok(judge)

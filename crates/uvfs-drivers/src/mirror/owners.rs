@@ -66,11 +66,15 @@ struct Ids {
 impl Ids {
     /// The shown id of a file's.
     fn shown(&self, host: u32) -> u32 {
-        match (self.forced, self.to_shown.get(&host)) {
-            (Some(forced), _) => forced,
-            (None, Some(shown)) => *shown,
-            (None, None) if self.to_host.contains_key(&host) => HIDDEN,
-            (None, None) => host,
+        self.forced.unwrap_or_else(|| self.mapped(host))
+    }
+
+    /// The id that `map` shows.
+    fn mapped(&self, host: u32) -> u32 {
+        match self.to_shown.get(&host) {
+            Some(shown) => *shown,
+            None if self.to_host.contains_key(&host) => HIDDEN,
+            None => host,
         }
     }
 
@@ -167,14 +171,15 @@ impl Owners {
 
     /// Attributes as they are shown; `listed`: it is a directory with an access control list.
     fn shown(&self, host: &Attr, listed: bool) -> Attr {
+        // A kernel opens devices by the shown permissions alone: only ids are mapped.
         let device = matches!(host.fmt(), mode::S_IFCHR | mode::S_IFBLK);
-        if device && self.judges() {
-            // A kernel opens devices by the shown permissions alone.
-            return *host;
-        }
-        let mut attr = Attr { uid: self.users.shown(host.uid), gid: self.groups.shown(host.gid), ..*host };
+        let (uid, gid) = match device {
+            true => (self.users.mapped(host.uid), self.groups.mapped(host.gid)),
+            false => (self.users.shown(host.uid), self.groups.shown(host.gid)),
+        };
+        let mut attr = Attr { uid, gid, ..*host };
         attr.mode &= !foreign_bits(host, &attr);
-        if let Some(perms) = &self.perms {
+        if let Some(perms) = self.perms.as_ref().filter(|_| !device) {
             attr.mode = perms.shown(attr.mode);
         }
         if listed {
@@ -258,6 +263,17 @@ impl<'m> Judge<'m> {
             return Err(Errno::ACCESS);
         }
         self.grants = true;
+        Ok(())
+    }
+
+    /// The call gives this file another name. If the caller is not the owner, the host may ask for the right to read
+    /// and write it (fs.protected_hardlinks), and a capability for the directory would hold there too: without the
+    /// right it is not lent.
+    pub(super) fn may_link(&mut self, fd: impl AsFd) -> Result<()> {
+        let Some(owners) = self.owners else { return Ok(()) };
+        let owns = self.owns(&[fd.as_fd()])?;
+        self.grants &=
+            owns || permits(&self.look(owners, fd.as_fd())?, self.cred, Access::READ | Access::WRITE);
         Ok(())
     }
 

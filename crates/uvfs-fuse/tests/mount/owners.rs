@@ -23,6 +23,8 @@ pub const TESTS: &[Test] = &[
     ("owners_hide_set_id_bits", Needs::Root, owners_hide_set_id_bits),
     ("owners_are_mapped_when_others_change_files", Needs::Root, owners_are_mapped_when_others_change_files),
     ("owners_are_shown_beside_lists_by_none", Needs::Root, owners_are_shown_beside_lists_by_none),
+    ("owners_of_devices_are_mapped_and_no_more", Needs::Root, owners_of_devices_are_mapped_and_no_more),
+    ("owners_lend_no_right_to_another_file", Needs::Root, owners_lend_no_right_to_another_file),
 ];
 
 /// On the host, and in the mount.
@@ -287,4 +289,41 @@ fn owners_are_shown_beside_lists_by_none() {
     let names = sh_as(0, &it.mnt, "getfacl -cn listed").expect("getfacl");
     assert!(!names.contains(&EVE.to_string()), "{names}");
     assert!(!it.can(0, &format!("setfacl -m u:{BOB}:r listed")));
+}
+
+/// A kernel opens a device by what is shown, and asks no server.
+fn owners_of_devices_are_mapped_and_no_more() {
+    let it = Owned::new(&[("map", &pairs(ALICE, BOB)), ("perms", "a+r")]);
+    let forced = Owned::new(&[("force-user", &BOB.to_string()), ("force-group", &BOB.to_string())]);
+    for (of, owner, seen) in [(&it, ALICE, BOB), (&it, BOB, 65534), (&forced, ALICE, ALICE)] {
+        let name = format!("dev{owner}");
+        sh_as(0, of.src.path(), &format!("mknod {name} c 1 3")).expect("mknod");
+        of.give(&name, owner, 0o600);
+        assert_eq!(of.both(&name)[1], (seen, seen, 0o600), "{owner}");
+    }
+    assert!(!it.can(BOB, &format!("chmod 666 dev{BOB}")) && it.can(BOB, &format!("chmod 640 dev{ALICE}")));
+}
+
+/// The right to change the names in a directory is lent. The host asks for a right to the file too, which is not.
+fn owners_lend_no_right_to_another_file() {
+    let it = Owned::new(&[("perms", "f+r")]);
+    for dir in ["one", "two", "one/moved", "two/hers"] {
+        fs::create_dir(it.host(dir)).expect("mkdir");
+        it.give(dir, if dir == "two/hers" { ALICE } else { EVE }, 0o700);
+    }
+    it.file("two/file", ALICE, 0o600);
+    let op = uvfs::Op { trusted: true, ..it.mnt.vfs.op(&uvfs::Cred::user(EVE, EVE)) };
+    let (vfs, root) = (&it.mnt.vfs, it.mnt.vfs.context(uvfs::Cred::root()));
+    let [one, two, file] =
+        ["/one", "/two", "/two/file"].map(|path| root.resolve(path.as_bytes()).expect(path));
+    // A directory's parent is written in it.
+    let exchanged = |to| vfs.rename(&op, &one, b"moved", &two, to, uvfs::RenameFlags::EXCHANGE);
+    assert_eq!(exchanged(b"hers"), Err(uvfs::Errno::ACCESS));
+    it.give("two/hers", EVE, 0o700);
+    assert_eq!(exchanged(b"hers"), Ok(()));
+    if fs::read_to_string("/proc/sys/fs/protected_hardlinks").is_ok_and(|is| is.trim() == "1") {
+        assert_eq!(vfs.link(&op, &file, &one, b"link").err(), Some(uvfs::Errno::PERM));
+        it.give("two/file", ALICE, 0o606);
+        assert_eq!(vfs.link(&op, &file, &one, b"link").map(drop), Ok(()));
+    }
 }
