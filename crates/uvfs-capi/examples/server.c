@@ -5,7 +5,7 @@
  *   cc -O2 server.c -o server $(pkg-config --cflags --libs uvfs fuse3)
  *   ./server SOURCE MOUNTPOINT LIMIT_MIB
  *
- * A lookup that finds no memory fails with ENOMEM: with a limit of a few MiB that happens now and then.
+ * A lookup that finds no memory waits for the kernel to forget something, for two seconds at most.
  *
  * The data of each inode is a descriptor, so the process needs as many as the limit has inodes (250 bytes each).
  */
@@ -21,7 +21,9 @@
 #include <uvfs.h>
 
 #define TTL_MS 1000
+#define PATIENCE_MS 2000
 
+static struct uvfs_cache *cache;
 static struct uvfs_superblock *sb;
 static struct fuse_session *se;
 
@@ -42,11 +44,18 @@ static struct uvfs_answer answer(const struct stat *st, int fd)
 	return (struct uvfs_answer){ uvfs_attr_of(st), TTL_MS, TTL_MS, (void *)(intptr_t)fd };
 }
 
+/* A lookup, and its answer. */
+struct question {
+	fuse_ino_t parent;
+	const char *name;
+	struct uvfs_entry entry;
+};
+
 /* Asks the host. The ticket is gone afterwards. */
-static int ask(fuse_ino_t parent, const char *name, struct uvfs_ticket *ticket, struct uvfs_entry *entry)
+static int ask(struct question *q, struct uvfs_ticket *ticket)
 {
 	struct stat st;
-	int fd = openat(fd_of(parent), name, O_PATH | O_NOFOLLOW);
+	int fd = openat(fd_of(q->parent), q->name, O_PATH | O_NOFOLLOW);
 
 	if (fd < 0 || fstatat(fd, "", &st, AT_EMPTY_PATH)) {
 		int error = errno;
@@ -61,29 +70,35 @@ static int ask(fuse_ino_t parent, const char *name, struct uvfs_ticket *ticket, 
 	}
 	struct uvfs_answer a = answer(&st, fd);
 
-	return uvfs_ticket_found(ticket, &a, 1, entry);
+	return uvfs_ticket_found(ticket, &a, 1, &q->entry);
+}
+
+static int look(void *question)
+{
+	struct question *q = question;
+	struct uvfs_ticket *ticket;
+	int result = uvfs_lookup(sb, q->parent, q->name, 1, &q->entry, &ticket);
+
+	if (result == UVFS_MISS)
+		return ask(q, ticket);
+	return result == UVFS_NEGATIVE ? -ENOENT : result;
 }
 
 static void do_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
-	struct uvfs_entry entry;
-	struct uvfs_ticket *ticket;
-	int result = uvfs_lookup(sb, parent, name, 1, &entry, &ticket);
+	struct question q = { .parent = parent, .name = name };
+	int result = uvfs_with_patience(cache, PATIENCE_MS, look, &q);
 
-	if (result == UVFS_MISS)
-		result = ask(parent, name, ticket, &entry);
-	else if (result == UVFS_NEGATIVE)
-		result = -ENOENT;
 	if (result < 0) {
 		fuse_reply_err(req, -result);
 		return;
 	}
 	/* Attributes that have expired are asked for at the next getattr. */
-	struct fuse_entry_param e = { .ino = entry.node, .attr = uvfs_stat_of(&entry.attr),
-				      .attr_timeout = entry.trusted ? 1 : 0, .entry_timeout = 1 };
+	struct fuse_entry_param e = { .ino = q.entry.node, .attr = uvfs_stat_of(&q.entry.attr),
+				      .attr_timeout = q.entry.trusted ? 1 : 0, .entry_timeout = 1 };
 
 	if (fuse_reply_entry(req, &e))
-		uvfs_forget(sb, entry.node, 1);
+		uvfs_forget(sb, q.entry.node, 1);
 }
 
 static void do_forget(fuse_req_t req, fuse_ino_t ino, uint64_t n)
@@ -166,7 +181,6 @@ int main(int argc, char **argv)
 	struct uvfs_config config = { .memory_limit = strtoull(argv[3], NULL, 0) << 20, .destroy = shut };
 	struct uvfs_holder holder = { .invalidate = invalidate };
 	struct fuse_args args = FUSE_ARGS_INIT(1, argv);
-	struct uvfs_cache *cache;
 	struct uvfs_balancer *balancer;
 	struct stat st;
 	int root = open(argv[1], O_PATH | O_DIRECTORY);

@@ -2,11 +2,13 @@
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use ::uvfs_cache::{Balancer, Errno, InodeId, NodeHolder};
 
 use crate::cache::{uvfs_cache, uvfs_superblock};
+use crate::patience::Asking;
 use crate::values::{UVFS_ROOT, call, given};
 
 /// The client that holds nodes, mostly a kernel. The calls run in one thread of the library, which holds no lock,
@@ -37,6 +39,7 @@ pub struct uvfs_balancer {
 struct Holder {
     calls: uvfs_holder,
     root: InodeId,
+    asking: Arc<Asking>,
     /// Goes when the thread has ended.
     _running: Sender<()>,
 }
@@ -63,14 +66,15 @@ impl NodeHolder for Holder {
     fn prune(&mut self, nodes: &[InodeId]) -> Result<(), Errno> {
         let Some(prune) = self.calls.prune else { return Err(Errno::NOSYS) };
         let ids: Vec<u64> = nodes.iter().map(|&id| self.node(id)).collect();
-        result(prune(self.calls.context, ids.as_ptr(), ids.len()))
+        result(self.asking.ask(|| prune(self.calls.context, ids.as_ptr(), ids.len())))
     }
 
     fn invalidate(&mut self, dir: InodeId, name: &[u8]) -> Result<(), Errno> {
         let Some(invalidate) = self.calls.invalidate else { return Err(Errno::NOSYS) };
         // Names come from C, so they have no zero byte.
         let name = CString::new(name).map_err(|_| Errno::NOENT)?;
-        result(invalidate(self.calls.context, self.node(dir), name.as_ptr()))
+        let dir = self.node(dir);
+        result(self.asking.ask(|| invalidate(self.calls.context, dir, name.as_ptr())))
     }
 
     fn is_waited_in(&self, dir: InodeId, for_ever: bool) -> bool {
@@ -93,7 +97,8 @@ pub extern "C" fn uvfs_balance_start(
             return Err(Errno::INVAL);
         }
         let (_running, ended) = channel();
-        let holder = Holder { calls: *calls, root: sb.root, _running };
+        let asking = Arc::clone(&cache.asking);
+        let holder = Holder { calls: *calls, root: sb.root, asking, _running };
         let balancer = cache.nodes.balance(holder).map_err(|_| Errno::AGAIN)?;
         out.write(Some(Box::new(uvfs_balancer { balancer, ended })));
         Ok(0)

@@ -2,10 +2,12 @@
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::uvfs_cache::{Config, Errno, InodeId, NodeCache, NodeRef, NodeSuperblock, OwnedNode};
 
+use crate::patience::Asking;
 use crate::values::{
     Data, Res, UVFS_ROOT, cache_error, call, given, inode_id, uvfs_answer, uvfs_destroy, uvfs_name,
 };
@@ -49,6 +51,7 @@ pub struct uvfs_counters {
 /// A cache.
 pub struct uvfs_cache {
     pub(crate) nodes: NodeCache<Data>,
+    pub(crate) asking: Arc<Asking>,
     destroy: uvfs_destroy,
 }
 
@@ -109,7 +112,7 @@ pub extern "C" fn uvfs_cache_new(
             destroy = config.destroy;
         }
         let nodes = NodeCache::new(sizes).map_err(cache_error)?;
-        cache.write(Some(Box::new(uvfs_cache { nodes, destroy })));
+        cache.write(Some(Box::new(uvfs_cache { nodes, asking: Arc::default(), destroy })));
         Ok(0)
     })
 }

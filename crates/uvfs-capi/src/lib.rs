@@ -20,4 +20,5 @@ mod change;
 mod listing;
 mod lookup;
 mod node;
+mod patience;
 mod values;

@@ -5,11 +5,13 @@
  * the maker of data releases it, each user acquires and releases it, and the destructor acquires it.
  */
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <uvfs.h>
 
 #ifdef __SANITIZE_THREAD__
@@ -479,6 +481,69 @@ static void limit(void)
 	nothing_left();
 }
 
+/* A lookup that needs memory, as often as it is called. */
+struct attempts {
+	struct uvfs_superblock *sb;
+	int calls, enough;
+	/* The back end's time. */
+	struct timespec slow;
+};
+
+static int attempt_nothing(void *context)
+{
+	struct attempts *attempts = context;
+
+	return ++attempts->calls < attempts->enough ? -ENOMEM : 7;
+}
+
+static int attempt_lookup(void *context)
+{
+	struct attempts *attempts = context;
+	char name[16];
+	struct uvfs_ticket *ticket;
+	struct uvfs_entry entry;
+	struct uvfs_answer got = answer(100 + attempts->calls, S_IFREG | 0644, UVFS_FOREVER);
+	int result;
+
+	sprintf(name, "%d", attempts->calls++);
+	IS(uvfs_lookup(attempts->sb, UVFS_ROOT, name, 1, &entry, &ticket), UVFS_MISS);
+	nanosleep(&attempts->slow, NULL);
+	result = uvfs_ticket_found(ticket, &got, 1, &entry);
+	CHECK(result == 0 || result == -ENOMEM);
+	return result;
+}
+
+/* Nodes that the client never forgets fill the cache. */
+static void patience(void)
+{
+	struct uvfs_cache *cache;
+	struct uvfs_superblock *sb = superblock(&cache, 8 << 20);
+	struct attempts attempts = { .sb = sb, .enough = 1 };
+	struct uvfs_counters counters;
+
+	IS(uvfs_with_patience(cache, 10, NULL, NULL), -EINVAL);
+	IS(uvfs_with_patience(NULL, 10, attempt_nothing, &attempts), -EINVAL);
+	IS(uvfs_with_patience(cache, 0, attempt_nothing, &attempts), 7);
+	IS(attempts.calls, 1);
+	attempts.enough = 4;
+	IS(uvfs_with_patience(cache, UINT64_MAX, attempt_nothing, &attempts), 7);
+	IS(attempts.calls, 4);
+	attempts.enough = INT_MAX;
+	IS(uvfs_with_patience(cache, 30, attempt_nothing, &attempts), -ENOMEM);
+	CHECK(attempts.calls > 4);
+	attempts.calls = 0;
+	while (attempt_lookup(&attempts) == 0)
+		CHECK(attempts.calls < 100000);
+	/* 4% more, though the first attempt takes all of the time. */
+	attempts.slow.tv_nsec = 40000000;
+	IS(uvfs_with_patience(cache, 20, attempt_lookup, &attempts), 0);
+	IS(uvfs_get_counters(cache, &counters), 0);
+	CHECK(counters.bytes > 8 << 20);
+	uvfs_superblock_remove(sb);
+	uvfs_cache_free(cache);
+	nothing_left();
+}
+
 /* The server's data of two inodes. */
 static void data_counts(void)
 {
@@ -646,6 +711,7 @@ int main(void)
 	uvfs_cache_free(cache);
 	nothing_left();
 	limit();
+	patience();
 	data_counts();
 	storm();
 	puts("passed");
