@@ -80,8 +80,9 @@ pub enum Command {
     Stat(Stat),
     /// Keep every name of directories in memory, and know what changes in them
     #[command(
-        after_help = "It needs root: CAP_SYS_ADMIN and CAP_DAC_READ_SEARCH. The directories are read once and then followed; ask with \
-                            uvfs changed and uvfs git-fsmonitor."
+        after_help = "The directories are read once and then followed; ask with uvfs changed and uvfs git-fsmonitor. As root (CAP_SYS_ADMIN \
+                            and CAP_DAC_READ_SEARCH) one mark watches each file system. Others watch each directory by itself: Linux 5.17, and \
+                            at most as many as fs.fanotify.max_user_marks says."
     )]
     Index(Index),
     /// Print what was created, changed, removed or renamed since a clock, and the new clock

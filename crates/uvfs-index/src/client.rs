@@ -23,6 +23,9 @@ pub struct IndexClient {
     socket: PathBuf,
 }
 
+/// Bytes of an answer that are read at a time.
+const PIECE: usize = 128 << 10;
+
 /// The name of the socket in its directory.
 const NAME: &str = "index.sock";
 
@@ -80,7 +83,7 @@ impl IndexClient {
         args: &[A],
         terminal: bool,
         json: bool,
-    ) -> Result<(FindAnswer, impl Read + use<A>), String> {
+    ) -> Result<(FindAnswer, impl BufRead + use<A>), String> {
         let request = search(args, terminal, json)?;
         let mut answer = self.ask(&IndexRequest::Find(request))?;
         let found: FindAnswer = read(&mut answer)?;
@@ -129,7 +132,7 @@ impl IndexClient {
             Err(error) if is_closed(&error) => {}
             written => written.map_err(said)?,
         }
-        Ok(BufReader::new(stream))
+        Ok(BufReader::with_capacity(PIECE, stream))
     }
 }
 

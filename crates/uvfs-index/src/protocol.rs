@@ -249,6 +249,9 @@ pub struct ShownTree {
     pub bytes: u64,
     /// Times that it was read from the host.
     pub scans: u64,
+    /// Whether each directory is watched by itself, for lack of capabilities.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_directory: bool,
     /// The reason why it is lost, the last name that could not be read, or the reason why it has no snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,

@@ -29,6 +29,12 @@ pub(crate) enum Report {
     Name(HostHandle, Box<[u8]>),
     /// At a file.
     Object(HostHandle),
+    /// At a name whose file may change without a report.
+    Unsure(HostHandle, Box<[u8]>),
+    /// Into a directory that is known and could not be read.
+    Unread(HostHandle),
+    /// At a path on which another file system was mounted, or no longer is.
+    Mount(Box<[u8]>),
 }
 
 /// The work of the worker.
@@ -98,6 +104,23 @@ impl ReportQueue {
         waiting.order.clear();
         waiting.all.clear();
         waiting.overflow = true;
+        waiting.put_in += 1;
+        drop(waiting);
+        self.more.notify_one();
+    }
+
+    /// The tree is not followed any more, for this reason.
+    pub(crate) fn gives_up(&self, why: &str) {
+        let mut waiting = self.waiting.lock();
+        if waiting.is_over {
+            return;
+        }
+        // Reading the tree anew because of an overflow would make a tree of it that nobody follows.
+        waiting.order.clear();
+        waiting.all.clear();
+        waiting.overflow = false;
+        waiting.is_over = true;
+        waiting.ended = Some(why.to_owned());
         waiting.put_in += 1;
         drop(waiting);
         self.more.notify_one();
@@ -182,16 +205,7 @@ impl Told for ReportQueue {
 
     /// Counts as a report: a question that begins now waits until the worker has given the tree up.
     fn ended(&self, why: &str) {
-        let mut waiting = self.waiting.lock();
-        // Reading the tree anew because of an overflow would make a tree of it that nobody follows.
-        waiting.order.clear();
-        waiting.all.clear();
-        waiting.overflow = false;
-        waiting.is_over = true;
-        waiting.ended = Some(why.to_owned());
-        waiting.put_in += 1;
-        drop(waiting);
-        self.more.notify_one();
+        self.gives_up(why);
     }
 }
 

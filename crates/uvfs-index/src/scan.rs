@@ -3,7 +3,13 @@
 //! A thread takes a directory, lists it, looks at each name and passes the *listing* on. Only after that it offers
 //! the directories that it found to the other threads. So the receiver, which alone changes the table, gets a
 //! directory's own listing after the one that names it. Directories are opened by handle, so that renames above them
-//! do not matter. A directory that is gone is left out: an event tells of it.
+//! do not matter.
+//!
+//! A directory that cannot be opened or listed has one *failed* part. The receiver decides: an error may pass
+//! ([`passes`]), and a directory that seems to be gone may have been renamed.
+//!
+//! Without capabilities, directories are opened by their paths. Then each that waits knows its *place*: the names on
+//! its way. The receiver's table cannot tell it: the listing with its name may not have come there yet.
 //!
 //! A large directory has several listings, which are *parts* of one. An empty directory has one too.
 //!
@@ -12,6 +18,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
@@ -19,7 +26,7 @@ use std::thread;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
-use crate::host::{FoundName, HostTree, list};
+use crate::host::{FoundName, HostTree, Way, list};
 use crate::table::HostHandle;
 
 /// Bytes that the entries of a directory are read into at a time.
@@ -50,12 +57,64 @@ pub(crate) enum ListingPart {
     Last(u64),
 }
 
+/// The way to a directory from the root, at the moment at which it was found.
+struct Place {
+    above: Option<Arc<Place>>,
+    name: Box<[u8]>,
+}
+
+impl Drop for Place {
+    /// Without recursion: directories may be nested deeper than a thread's stack allows calls.
+    fn drop(&mut self) {
+        let mut above = self.above.take();
+        while let Some(place) = above {
+            above = Arc::into_inner(place).and_then(|mut place| place.above.take());
+        }
+    }
+}
+
+impl Place {
+    fn path(&self) -> Vec<u8> {
+        let mut names = Vec::new();
+        let mut at = Some(self);
+        while let Some(place) = at {
+            names.push(&*place.name);
+            at = place.above.as_deref();
+        }
+        names.reverse();
+        names.join(&b'/')
+    }
+}
+
+/// A directory that waits to be read.
+struct ToRead {
+    handle: HostHandle,
+    /// None for the root, and where directories are opened by handle.
+    place: Option<Arc<Place>>,
+}
+
+/// Whether an error of a look at the host may be over soon: what was looked at is being changed, or the system is short
+/// of something.
+pub(crate) fn passes(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::STALE
+            | Errno::NOENT
+            | Errno::AGAIN
+            | Errno::INTR
+            | Errno::NOMEM
+            | Errno::NFILE
+            | Errno::MFILE
+            | Errno::BUSY
+    )
+}
+
 /// Numbers of readings that have several parts.
 static READINGS: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Default)]
 struct Work {
-    dirs: VecDeque<HostHandle>,
+    dirs: VecDeque<ToRead>,
     /// Threads that read a directory.
     busy: usize,
     stopped: bool,
@@ -67,14 +126,15 @@ struct Scan<'a> {
     more: Condvar,
 }
 
-/// Reads everything below a directory with so many threads. `each` gets every listing, in the calling thread, and
+/// Reads the whole tree with so many threads. `each` gets every listing, in the calling thread, and
 /// returns false to end early.
 pub(crate) fn scan(
     host: &HostTree,
-    from: HostHandle,
     threads: usize,
+    way: WayTo<'_>,
     mut each: impl FnMut(DirListing) -> bool,
 ) {
+    let from = ToRead { handle: host.root_handle().clone(), place: None };
     let work = Work { dirs: [from].into(), ..Work::default() };
     let scan = Scan { host, work: Mutex::new(work), more: Condvar::new() };
     let (send, receive): (SyncSender<DirListing>, Receiver<DirListing>) = sync_channel(WAITING);
@@ -91,7 +151,7 @@ pub(crate) fn scan(
         if none {
             // The system has no thread for us.
             drop(receive);
-            read_below(host, scan.first(), &mut |listing| {
+            read_below(host, host.root_handle().clone(), way, &mut |listing| {
                 let dirs = listing.names.iter().filter_map(|(_, found)| found.handle.clone()).collect();
                 each(listing).then_some(dirs)
             });
@@ -107,17 +167,23 @@ pub(crate) fn scan(
     });
 }
 
-/// The same by the calling thread alone, for directories that are probably small. `each` returns those of the listing
-/// that are to be read too, or nothing to end early.
+/// Finds the path of a directory that was in a listing.
+pub(crate) type WayTo<'a> = &'a dyn Fn(&HostHandle) -> Option<Vec<u8>>;
+
+/// Reads a directory and everything below it by the calling thread alone; for those that are probably small. `each`
+/// returns the directories of the listing that are to be read too, or nothing to end early. `way` finds their paths when `each` has
+/// had the listing.
 pub(crate) fn read_below(
     host: &HostTree,
     from: HostHandle,
+    way: WayTo<'_>,
     each: &mut impl FnMut(DirListing) -> Option<Vec<HostHandle>>,
 ) {
     let mut dirs = vec![from];
     while let Some(dir) = dirs.pop() {
         let mut goes_on = true;
-        read(host, &dir, |listing, _| {
+        let dir = ToRead { handle: dir, place: None };
+        read(host, &dir, &|| way(&dir.handle), |listing, _| {
             let further = each(listing);
             goes_on = further.is_some();
             dirs.extend(further.into_iter().flatten());
@@ -130,14 +196,11 @@ pub(crate) fn read_below(
 }
 
 impl Scan<'_> {
-    fn first(&self) -> HostHandle {
-        self.work.lock().dirs.front().cloned().unwrap_or_else(|| self.host.root_handle().clone())
-    }
-
     fn run(&self, send: &SyncSender<DirListing>) {
         while let Some(dir) = self.next() {
             let mut received = true;
-            read(self.host, &dir, |listing, found| {
+            let way = || Some(dir.place.as_ref().map_or_else(Vec::new, |place| place.path()));
+            read(self.host, &dir, &way, |listing, found| {
                 received = send.send(listing).is_ok();
                 self.offer(found);
                 received
@@ -146,7 +209,7 @@ impl Scan<'_> {
         }
     }
 
-    fn next(&self) -> Option<HostHandle> {
+    fn next(&self) -> Option<ToRead> {
         let mut work = self.work.lock();
         loop {
             if work.stopped {
@@ -164,7 +227,7 @@ impl Scan<'_> {
         }
     }
 
-    fn offer(&self, found: Vec<HostHandle>) {
+    fn offer(&self, found: Vec<ToRead>) {
         if !found.is_empty() {
             self.work.lock().dirs.extend(found);
             self.more.notify_all();
@@ -181,26 +244,30 @@ impl Scan<'_> {
 }
 
 /// Reads one directory. `pass` gets its names and the directories among them, and returns false to end.
-fn read(host: &HostTree, dir: &HostHandle, mut pass: impl FnMut(DirListing, Vec<HostHandle>) -> bool) {
+fn read(host: &HostTree, dir: &ToRead, way: Way<'_>, mut pass: impl FnMut(DirListing, Vec<ToRead>) -> bool) {
     let new = || DirListing {
-        dir: dir.clone(),
+        dir: dir.handle.clone(),
         names: Vec::new(),
         unseen: Vec::new(),
         failed: None,
         part: ListingPart::Whole,
     };
-    let names = host.open_dir(dir).and_then(|fd| {
+    let names = host.open_dir(&dir.handle, way).and_then(|fd| {
+        // In this order: a change before the mark is in the list, and one after it has an event.
+        host.mark(fd.as_fd())?;
         let names = list(fd.as_fd(), &mut Vec::with_capacity(ENTRIES))?;
         Ok((fd, names))
     });
     let (fd, mut names) = match names {
         Ok(found) => found,
-        // It was removed since.
-        Err(Errno::STALE | Errno::NOENT) => return,
         Err(errno) => {
             pass(DirListing { failed: Some(errno), ..new() }, Vec::new());
             return;
         }
+    };
+    let place = |name: &[u8]| {
+        let place = || Arc::new(Place { above: dir.place.clone(), name: name.into() });
+        host.is_by_path().then(place)
     };
     // On a disk, inodes of near numbers are near each other.
     names.sort_unstable_by_key(|(ino, _)| *ino);
@@ -217,7 +284,8 @@ fn read(host: &HostTree, dir: &HostHandle, mut pass: impl FnMut(DirListing, Vec<
         for (_, name) in names.chunks(NAMES).nth(nth).unwrap_or_default() {
             match host.look(fd.as_fd(), name) {
                 Ok(Some(seen)) => {
-                    found.extend(seen.handle.clone());
+                    let new = seen.handle.clone();
+                    found.extend(new.map(|handle| ToRead { handle, place: place(name) }));
                     listing.names.push((name.clone(), seen));
                 }
                 Ok(None) => {}
@@ -227,5 +295,23 @@ fn read(host: &HostTree, dir: &HostHandle, mut pass: impl FnMut(DirListing, Vec<
         if !pass(listing, found) {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_of_any_depth_has_a_path_and_an_end() {
+        let mut place = None;
+        for _ in 0..1_000_000 {
+            place = Some(Arc::new(Place { above: place.take(), name: b"d".as_slice().into() }));
+        }
+        let place = place.expect("a place");
+        assert_eq!(place.path().len(), 1_999_999);
+        let other = Arc::clone(&place);
+        drop(place);
+        assert_eq!(other.path().len(), 1_999_999);
     }
 }

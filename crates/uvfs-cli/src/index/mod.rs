@@ -183,6 +183,7 @@ fn announce(server: &IndexServer, child: bool) {
     for tree in server.trees() {
         let figures = tree.figures();
         let dir = tree.path().display();
+        let is_lost = matches!(figures.phase, IndexPhase::Lost(_));
         match figures.phase {
             IndexPhase::Lost(why) => say(format_args!("{dir} is not known: {why}")),
             IndexPhase::Checking if !child => say(format_args!(
@@ -191,6 +192,12 @@ fn announce(server: &IndexServer, child: bool) {
             )),
             _ if !child => say(format_args!("{} names of {dir} are known, and followed", figures.names)),
             _ => {}
+        }
+        if figures.by_directory && !is_lost {
+            say(format_args!(
+                "each directory of {dir} is watched by itself, because CAP_SYS_ADMIN or CAP_DAC_READ_SEARCH is missing; \
+                 a file's first name elsewhere is not noticed"
+            ));
         }
         if let (count, Some(last)) = figures.unread {
             say(format_args!("{count} names of {dir} could not be read, lastly {last}"));
@@ -221,6 +228,9 @@ fn list(client: &IndexClient) -> Result<()> {
             path.display(),
             tree.scans
         )?;
+        if tree.by_directory {
+            text += ", each directory watched by itself";
+        }
         if let Some(written) = tree.snapshot {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
             write!(text, ", snapshot {} seconds old", now.saturating_sub(written))?;

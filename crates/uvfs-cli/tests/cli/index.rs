@@ -12,7 +12,8 @@ pub const MOUNTING: &[Test] = &[
     ("an_index_that_is_killed_knows_no_old_clock", an_index_that_is_killed_knows_no_old_clock),
     ("an_index_that_lost_events_says_all", an_index_that_lost_events_says_all),
     ("an_index_follows_its_path_to_another_directory", an_index_follows_its_path_to_another_directory),
-    ("an_index_names_the_missing_capability", an_index_names_the_missing_capability),
+    ("an_index_without_capabilities_watches_each_directory", without_capabilities),
+    ("an_index_at_the_limit_of_marks_names_it", an_index_at_the_limit_of_marks_names_it),
     ("a_waiting_question_is_answered_by_a_change", a_waiting_question_is_answered_by_a_change),
     ("find_prints_the_same_from_the_index", find_prints_the_same_from_the_index),
     ("git_sees_the_same_with_the_index", git_sees_the_same_with_the_index),
@@ -37,11 +38,26 @@ impl Drop for Served {
 
 impl Served {
     fn start() -> Self {
-        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
-        fs::create_dir(dir.path().join("tree")).expect("a directory");
-        let served = Self { dir };
+        let served = Self::prepared();
         served.serve();
         served
+    }
+
+    /// Without a server yet.
+    fn prepared() -> Self {
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
+        fs::create_dir(dir.path().join("tree")).expect("a directory");
+        Self { dir }
+    }
+
+    /// Starts the server by another program, which gets the command as its last words. Returns what it said.
+    fn serve_by(&self, program: &str, args: &[&str]) -> String {
+        let mut command = Command::new(program);
+        command.args(args).arg(env!("CARGO_BIN_EXE_uvfs")).arg("index").arg("--socket").arg(self.socket());
+        let output = command.args(["--no-snapshot", "--daemon"]).arg(self.tree()).output().expect(program);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{program} {args:?}: {said}");
+        said
     }
 
     fn serve(&self) {
@@ -470,17 +486,41 @@ fn an_index_follows_its_path_to_another_directory() {
     assert_eq!(lines(&asked().stdout).1, ["all\t./"]);
 }
 
-fn an_index_names_the_missing_capability() {
-    let dir = tempfile::tempdir().expect("a directory");
-    for (dropped, named) in [("sys_admin", "CAP_SYS_ADMIN"), ("dac_read_search", "CAP_DAC_READ_SEARCH")] {
-        let mut command = Command::new("setpriv");
-        let bounding = format!("-{dropped}");
-        command.args(["--bounding-set", &bounding, "--inh-caps", &bounding, "--"]);
-        command.arg(env!("CARGO_BIN_EXE_uvfs")).arg("index").arg("--socket").arg(dir.path().join("socket"));
-        let output = command.arg(dir.path()).output().expect("setpriv of util-linux");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains(named) && said.lines().count() == 1, "{said}");
+fn without_capabilities() {
+    for dropped in ["-sys_admin", "-dac_read_search"] {
+        let served = Served::prepared();
+        fs::create_dir_all(served.tree().join("d/e")).expect("mkdir");
+        let drop = ["--bounding-set", dropped, "--inh-caps", dropped, "--"];
+        let said = served.serve_by("setpriv", &drop);
+        assert!(said.contains("is watched by itself, because CAP_SYS_ADMIN"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(served.lists("following, 3 names in ").contains(", each directory watched by itself"));
+        let (clock, _) = served.changed(&[]);
+        fs::create_dir(served.tree().join("d/new")).expect("mkdir");
+        fs::write(served.tree().join("d/new/f"), "text").expect("write");
+        fs::rename(served.tree().join("d/e"), served.tree().join("d/new/e")).expect("rename");
+        let (_, mut changes) = served.changed(&["--since", &clock]);
+        changes.retain(|change| !change.starts_with("changed"));
+        changes.sort();
+        assert_eq!(changes, ["created\td/new/", "created\td/new/f", "renamed\td/e/\td/new/e/"]);
+        let [(theirs, _), (ours, _)] = find_both(&served, &["-printf", "%p %i %T@\\n"]);
+        assert_eq!(theirs, ours);
     }
+}
+
+fn an_index_at_the_limit_of_marks_names_it() {
+    let served = Served::prepared();
+    for nth in 0..20 {
+        fs::create_dir(served.tree().join(format!("d{nth}"))).expect("mkdir");
+    }
+    // A user namespace has a limit of its own.
+    let limit = "echo 8 >/proc/sys/user/max_fanotify_marks && exec \"$@\"";
+    let said = served.serve_by("unshare", &["--user", "--map-root-user", "sh", "-ec", limit, "sh"]);
+    assert!(said.contains("fs.fanotify.max_user_marks is ") && said.lines().count() == 1, "{said}");
+    let list = served.lists("tree: lost, ");
+    assert!(list.contains("raise that with sysctl fs.fanotify.max_user_marks=NUMBER"), "{list}");
+    assert_eq!(served.changed(&[]).1, ["all\t./"]);
+    assert!(!served.uvfs(&["find"]).status.success());
 }
 
 fn a_waiting_question_is_answered_by_a_change() {

@@ -13,7 +13,11 @@
 //! source by the handle that the mirror knows. For that moment the mark reports opens too. This writes nothing, so it
 //! works where nothing may be written, and no program that uses the source sees it.
 //!
-//! A watch is **refused** without CAP_SYS_ADMIN, and on a file system without handles or whose changes are made
+//! Without CAP_SYS_ADMIN, [`Watcher::of_directories`] marks directories one by one (Linux 5.17). The listener marks each
+//! before it lists it. Such a mark reports changes of the names in the directory, and changes of a file that go through
+//! one of these names. A file's own link count may change without an event.
+//!
+//! Another watch is **refused** without CAP_SYS_ADMIN, and on a file system without handles or whose changes are made
 //! elsewhere (network, FUSE, overlays). It is also refused by a kernel that cannot name the directory of an event
 //! (before 5.9), and if it is not proven.
 //!
@@ -45,6 +49,7 @@ use rustix::io::Errno;
 
 pub use fanotify_event::WatchedHandle;
 use fanotify_event::{Event, Events, Place};
+use sys::Marked;
 
 /// Bytes of events that are read at a time: some thousand.
 const BUFFER: usize = 256 << 10;
@@ -96,10 +101,17 @@ impl WatchRefused {
         Self("no event came that names the directory by its handle, when it was opened to see whether one would".into())
     }
 
+    /// Whether it is for lack of CAP_SYS_ADMIN.
+    pub fn is_for_root(&self) -> bool {
+        self.0 == FOR_ROOT
+    }
+
     pub(crate) fn errno(errno: Errno) -> Self {
         Self(format!("it cannot be opened: {errno}"))
     }
 }
+
+const FOR_ROOT: &str = "a file system can be watched by root only (CAP_SYS_ADMIN)";
 
 impl fmt::Display for WatchRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -206,7 +218,7 @@ impl Watcher {
     /// # Errors
     /// The reason why it cannot be watched.
     pub fn start(source: BorrowedFd<'_>, told: Arc<dyn Told>) -> Result<Self, WatchRefused> {
-        Self::start_for(source, told, std::process::id(), PATIENCE)
+        Self::start_for(mark(source)?, source, told, std::process::id(), PATIENCE)
     }
 
     /// As [`Watcher::start`], with the changes of this process among those that are reported.
@@ -214,7 +226,21 @@ impl Watcher {
     /// # Errors
     /// The reason why it cannot be watched.
     pub fn of_all(source: BorrowedFd<'_>, told: Arc<dyn Told>) -> Result<Self, WatchRefused> {
-        Self::start_for(source, told, 0, PATIENCE)
+        Self::start_for(mark(source)?, source, told, 0, PATIENCE)
+    }
+
+    /// As [`Watcher::of_all`], for any user: only changes in directories that are marked are reported. `source` itself is
+    /// marked.
+    ///
+    /// # Errors
+    /// The reason why it cannot be watched.
+    pub fn of_directories(
+        source: BorrowedFd<'_>,
+        told: Arc<dyn Told>,
+    ) -> Result<(Self, DirectoryMarks), WatchRefused> {
+        let marks = mark_directory(source)?;
+        let group = (Arc::clone(&marks.group), Marked::Directory);
+        Ok((Self::start_for(group, source, told, 0, PATIENCE)?, marks))
     }
 
     /// Waits until every change that ended before this call has been reported. Returns false if the watch has ended
@@ -233,12 +259,12 @@ impl Watcher {
     /// [`Watcher::start`], with the process `own` whose events are left out (0: none), and the time that the proof
     /// may take.
     fn start_for(
+        (group, marked): (Arc<OwnedFd>, Marked),
         source: BorrowedFd<'_>,
         told: Arc<dyn Told>,
         own: u32,
         patience: Duration,
     ) -> Result<Self, WatchRefused> {
-        let group = Arc::new(mark(source)?);
         let proof = Arc::<Proof>::default();
         let os = |error: Errno| WatchRefused(format!("no thread to watch with: {error}"));
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(os)?);
@@ -260,7 +286,7 @@ impl Watcher {
             .spawn(move || thread.run())
             .map_err(|error| WatchRefused(format!("no thread to watch with: {error}")))?;
         let watcher = Self { stop, drain, tally, own, thread: Some(thread) };
-        open_and_tell(&group, source)?;
+        open_and_tell(&group, marked, source)?;
         if proof.within(patience) { Ok(watcher) } else { Err(WatchRefused::not_proven()) }
     }
 
@@ -302,42 +328,87 @@ fn elsewhere(source: BorrowedFd<'_>) -> Result<Option<&'static str>, Errno> {
     Ok(ELSEWHERE.iter().find(|(magic, _)| *magic == kind as u32).map(|(_, name)| *name))
 }
 
-/// A group with a mark on the file system of `source`.
-fn mark(source: BorrowedFd<'_>) -> Result<OwnedFd, WatchRefused> {
-    if let Some(name) = elsewhere(source).map_err(|errno| WatchRefused(format!("statfs: {errno}")))? {
-        return Err(WatchRefused(format!("on {name} this kernel does not learn of all of them")));
+/// Marks of directories, each of which its listener has opened.
+#[derive(Clone, Debug)]
+pub struct DirectoryMarks {
+    group: Arc<OwnedFd>,
+}
+
+impl DirectoryMarks {
+    /// Marks an open directory. Changes made after this returns are reported. Costs nothing but a call if it is marked.
+    ///
+    /// # Errors
+    /// ENOSPC at the user's limit (fs.fanotify.max_user_marks); others as of fanotify_mark(2).
+    pub fn add(&self, dir: BorrowedFd<'_>) -> Result<(), Errno> {
+        sys::mark(&self.group, Marked::Directory, dir, true)
     }
-    let with_target = sys::group(true).map(|group| (group, true));
+
+    /// Removes all marks. `dir` is any open directory.
+    ///
+    /// # Errors
+    /// As of fanotify_mark(2).
+    pub fn remove_all(&self, dir: BorrowedFd<'_>) -> Result<(), Errno> {
+        sys::unmark_directories(&self.group, dir)
+    }
+}
+
+fn is_ours(source: BorrowedFd<'_>) -> Result<(), WatchRefused> {
+    match elsewhere(source).map_err(|errno| WatchRefused(format!("statfs: {errno}")))? {
+        Some(name) => Err(WatchRefused(format!("on {name} this kernel does not learn of all of them"))),
+        None => Ok(()),
+    }
+}
+
+/// A group with a mark on the directory `source`.
+fn mark_directory(source: BorrowedFd<'_>) -> Result<DirectoryMarks, WatchRefused> {
+    is_ours(source)?;
+    let group = sys::group(Marked::Directory, true).map_err(|errno| match errno {
+        // Before Linux 5.17; before 5.13 it is EPERM.
+        Errno::INVAL => WatchRefused(FOR_ROOT.into()),
+        errno => no_group(errno),
+    })?;
+    let marks = DirectoryMarks { group: Arc::new(group) };
+    marks.add(source).map_err(no_mark)?;
+    Ok(marks)
+}
+
+/// A group with a mark on the file system of `source`.
+fn mark(source: BorrowedFd<'_>) -> Result<(Arc<OwnedFd>, Marked), WatchRefused> {
+    is_ours(source)?;
+    let on = Marked::FileSystem;
+    let with_target = sys::group(on, true).map(|group| (group, true));
     let (group, renames) = match with_target {
         // Before Linux 5.17.
-        Err(Errno::INVAL) => (sys::group(false).map_err(no_group)?, false),
+        Err(Errno::INVAL) => (sys::group(on, false).map_err(no_group)?, false),
         outcome => outcome.map_err(no_group)?,
     };
-    sys::mark(&group, source, renames).map_err(|errno| {
-        WatchRefused(match errno {
-            Errno::OPNOTSUPP | Errno::NODEV => return WatchRefused::no_handles(),
-            Errno::XDEV => "it is a subvolume, of whose files the file system has several identities".into(),
-            Errno::INVAL => "this kernel's fanotify is too old (Linux 5.9 is needed)".into(),
-            Errno::PERM => "a file system can be watched by root only (CAP_SYS_ADMIN)".into(),
-            errno => format!("fanotify_mark: {errno}"),
-        })
-    })?;
-    Ok(group)
+    sys::mark(&group, on, source, renames).map_err(no_mark)?;
+    Ok((Arc::new(group), on))
+}
+
+fn no_mark(errno: Errno) -> WatchRefused {
+    WatchRefused(match errno {
+        Errno::OPNOTSUPP | Errno::NODEV => return WatchRefused::no_handles(),
+        Errno::XDEV => "it is a subvolume, of whose files the file system has several identities".into(),
+        Errno::INVAL => "this kernel's fanotify is too old (Linux 5.9 is needed)".into(),
+        Errno::PERM => FOR_ROOT.into(),
+        errno => format!("fanotify_mark: {errno}"),
+    })
 }
 
 /// Opens `source`, and lets the group get an event for that. The group gets events of opens no longer than this
 /// takes.
-fn open_and_tell(group: &OwnedFd, source: BorrowedFd<'_>) -> Result<(), WatchRefused> {
+fn open_and_tell(group: &OwnedFd, marked: Marked, source: BorrowedFd<'_>) -> Result<(), WatchRefused> {
     let refused = |errno: Errno| WatchRefused(format!("whether events come cannot be found out: {errno}"));
-    sys::tell_of_opens(group, source, true).map_err(refused)?;
+    sys::tell_of_opens(group, marked, source, true).map_err(refused)?;
     let opened = openat(source, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-    sys::tell_of_opens(group, source, false).map_err(refused)?;
+    sys::tell_of_opens(group, marked, source, false).map_err(refused)?;
     opened.map(drop).map_err(refused)
 }
 
 fn no_group(errno: Errno) -> WatchRefused {
     WatchRefused(match errno {
-        Errno::PERM => "a file system can be watched by root only (CAP_SYS_ADMIN)".into(),
+        Errno::PERM => FOR_ROOT.into(),
         Errno::NOSYS => "this kernel has no fanotify".into(),
         Errno::INVAL => "this kernel's fanotify is too old (Linux 5.9 is needed)".into(),
         Errno::MFILE => "too many fanotify groups (/proc/sys/fs/fanotify/max_user_groups)".into(),
@@ -584,7 +655,9 @@ mod tests {
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
         let heard = Arc::<Heard>::default();
         let source = File::open(dir.path()).expect("open");
-        match Watcher::start_for(source.as_fd(), heard.clone(), own, PATIENCE) {
+        match mark(source.as_fd())
+            .and_then(|group| Watcher::start_for(group, source.as_fd(), heard.clone(), own, PATIENCE))
+        {
             Ok(watcher) => Some((dir, heard, watcher)),
             Err(why) => {
                 eprintln!("skipped: changes by others are not seen: {why}");
@@ -695,7 +768,9 @@ mod tests {
         let source = File::open(dir.path()).unwrap();
         let heard = Arc::new(Heard { deaf: true, ..Heard::default() });
         // The event is in the queue when the waiting begins; a second is for the thread to read it.
-        let why = Watcher::start_for(source.as_fd(), heard, std::process::id(), Duration::from_secs(1));
+        let group = mark(source.as_fd()).expect("marked before");
+        let why =
+            Watcher::start_for(group, source.as_fd(), heard, std::process::id(), Duration::from_secs(1));
         assert_eq!(why.expect_err("nothing is proven"), WatchRefused::not_proven());
     }
 

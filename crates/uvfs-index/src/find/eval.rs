@@ -9,7 +9,7 @@ use super::owners::OwnerNames;
 use super::parse::FindAction;
 use super::perm::PermTest;
 use super::times::{AgeTest, TimeField};
-use super::{FileKind, FoundFile, Timestamp};
+use super::{FileAttributes, FileKind, FoundFile, Timestamp};
 use regex::bytes::Regex;
 use std::io;
 
@@ -74,6 +74,24 @@ pub(super) enum AttributeTest {
     Age(TimeField, AgeTest),
     Newer(TimeField, Timestamp),
     SameFile { dev: u64, ino: u64 },
+}
+
+impl AttributeTest {
+    /// The truth for these numbers. Tests that need the names of owners are [`Evaluation`]'s, and false here.
+    pub(super) fn holds(&self, numbers: &FileAttributes, kind: FileKind) -> bool {
+        match self {
+            Self::Size(size) => size.holds(numbers.size),
+            Self::Links(count) => count.holds(numbers.nlink),
+            Self::Inode(number) => number.holds(numbers.ino),
+            Self::Uid(number) => number.holds(u64::from(numbers.uid)),
+            Self::Gid(number) => number.holds(u64::from(numbers.gid)),
+            Self::NoUser | Self::NoGroup => false,
+            Self::Perm(perm) => perm.holds(numbers.mode, kind == FileKind::Directory),
+            Self::Age(time, age) => time.of(numbers).is_some_and(|time| age.holds(time)),
+            Self::Newer(time, than) => time.of(numbers).is_some_and(|time| time > *than),
+            Self::SameFile { dev, ino } => numbers.dev == *dev && numbers.ino == *ino,
+        }
+    }
 }
 
 /// The end of a search before its tree ends.
@@ -144,17 +162,9 @@ impl Evaluation<'_> {
     fn attributes<F: FoundFile>(&mut self, test: &AttributeTest, file: &F) -> bool {
         let numbers = file.attributes();
         match test {
-            AttributeTest::Size(size) => size.holds(numbers.size),
-            AttributeTest::Links(count) => count.holds(numbers.nlink),
-            AttributeTest::Inode(number) => number.holds(numbers.ino),
-            AttributeTest::Uid(number) => number.holds(u64::from(numbers.uid)),
-            AttributeTest::Gid(number) => number.holds(u64::from(numbers.gid)),
             AttributeTest::NoUser => self.owners.user(numbers.uid).is_none(),
             AttributeTest::NoGroup => self.owners.group(numbers.gid).is_none(),
-            AttributeTest::Perm(perm) => perm.holds(numbers.mode, file.kind() == FileKind::Directory),
-            AttributeTest::Age(time, age) => time.of(numbers).is_some_and(|time| age.holds(time)),
-            AttributeTest::Newer(time, than) => time.of(numbers).is_some_and(|time| time > *than),
-            AttributeTest::SameFile { dev, ino } => numbers.dev == *dev && numbers.ino == *ino,
+            test => test.holds(numbers, file.kind()),
         }
     }
 

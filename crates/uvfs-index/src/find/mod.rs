@@ -39,9 +39,11 @@
 //! | `parse`, `operands` | command line to clauses; operands of single words |
 //! | `glob`, `regexes`, `perm`, `numbers`, `times`, `dates` | operands, each with its test |
 //! | `eval`, `walk` | clauses and trees |
+//! | `acts` | files that an expression may act on |
 //! | `format`, `printf`, `calendar`, `ls`, `printer`, `owners` | output |
 //! | `json` | objects in place of find's output |
 
+mod acts;
 mod calendar;
 mod dates;
 mod eval;
@@ -64,6 +66,7 @@ mod words;
 use std::borrow::Cow;
 use std::io;
 
+pub(crate) use acts::Glimpse;
 pub use eval::FindSink;
 pub use format::PrintFormat;
 pub use json::{FoundObject, JsonPrinter};

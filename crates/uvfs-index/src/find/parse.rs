@@ -114,6 +114,11 @@ pub struct Expression {
 }
 
 impl Expression {
+    /// Levels below the starting points that are searched at most.
+    pub(crate) fn levels(&self) -> usize {
+        self.max_depth.unwrap_or(usize::MAX)
+    }
+
     /// Compiles a command line (without `find` itself) as this process means it. Costs time in proportion to its length,
     /// and an lstat(2) for each file that it names.
     ///

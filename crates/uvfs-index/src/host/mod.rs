@@ -5,21 +5,33 @@
 //! events are read. The directory is also kept open on the mount that users see. So unmounting it fails with EBUSY
 //! while the index is there, as for any program that works in it.
 //!
+//! Without capabilities there is no such mount, and no opening by handle: see [`reach`]. Then what users see is
+//! looked at. A name that something is mounted on counts as one of another file system. Each directory is marked after
+//! it is opened and before it is listed, so that each change of a name in it is either listed or has an event.
+//!
 //! Looking changes nothing, access times neither. Any thread may look.
 
 mod covers;
+mod reach;
 mod sys;
 
+use std::ffi::CString;
+use std::hash::BuildHasher;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, Statx, StatxFlags, fstatvfs, openat, statx};
+use foldhash::fast::RandomState;
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, RawDir, Statx, StatxAttributes, StatxFlags, fstatvfs, openat, statx,
+};
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
+use uvfs_drivers::watch::DirectoryMarks;
 
 pub(crate) use self::covers::Cover;
 use self::covers::Covers;
+pub(crate) use self::reach::Way;
 use crate::snapshot::RootIdentity;
 use crate::table::{FileFacts, HostHandle};
 
@@ -28,11 +40,28 @@ pub(crate) struct HostTree {
     path: PathBuf,
     /// Keeps the mount that users see busy.
     seen: OwnedFd,
-    /// The root, on our own mount.
+    /// The root, on our own mount if there is one.
     root: OwnedFd,
     facts: FileFacts,
     handle: HostHandle,
     covers: Covers,
+    /// Without capabilities: the marks of the directories.
+    marks: Option<DirectoryMarks>,
+    hash: RandomState,
+}
+
+/// Why a tree cannot be opened.
+pub(crate) struct Refused {
+    /// A phrase that says what failed, and the capability that is missing.
+    pub(crate) why: String,
+    /// Whether it is for lack of a capability.
+    pub(crate) is_for_root: bool,
+}
+
+impl From<String> for Refused {
+    fn from(why: String) -> Self {
+        Self { why, is_for_root: false }
+    }
 }
 
 /// A name as a look found it.
@@ -40,6 +69,8 @@ pub(crate) struct FoundName {
     pub(crate) facts: FileFacts,
     /// Of a directory on the tree's file system.
     pub(crate) handle: Option<HostHandle>,
+    /// Of another file, in a tree without capabilities: see [`HostTree::object`].
+    pub(crate) object: Option<u64>,
 }
 
 const LOOK: AtFlags = AtFlags::SYMLINK_NOFOLLOW.union(AtFlags::NO_AUTOMOUNT);
@@ -71,51 +102,92 @@ fn birth(from: &Statx) -> u32 {
     (time.tv_sec as u32).wrapping_mul(0x9e37_79b1).wrapping_add(time.tv_nsec).max(1)
 }
 
-fn facts_at(dir: BorrowedFd<'_>, name: &[u8]) -> Result<FileFacts, Errno> {
-    Ok(facts(&statx(dir, name, LOOK, LOOK_FOR)?))
-}
-
 /// The attributes of an open file.
 pub(crate) fn facts_of(fd: BorrowedFd<'_>) -> Result<FileFacts, Errno> {
     Ok(facts(&statx(fd, c"", AtFlags::EMPTY_PATH, LOOK_FOR)?))
 }
 
 /// Says why a step failed; if it was not allowed, the capability that it needs.
-fn refused(what: &str, capability: &str, errno: Errno) -> String {
+fn refused(what: &str, capability: &str, errno: Errno) -> Refused {
     match errno {
-        Errno::PERM => format!("{what}: this needs the capability {capability}"),
-        errno => format!("{what}: {errno}"),
+        Errno::PERM => {
+            Refused { why: format!("{what}: this needs the capability {capability}"), is_for_root: true }
+        }
+        errno => format!("{what}: {errno}").into(),
     }
 }
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 impl HostTree {
     /// The tree below a directory.
     ///
     /// # Errors
-    /// A phrase that says what failed, and the capability that is missing.
-    pub(crate) fn open(path: &Path) -> Result<Self, String> {
+    /// The step that failed.
+    pub(crate) fn open(path: &Path) -> Result<Self, Refused> {
         const SEARCH: &str = "CAP_DAC_READ_SEARCH";
         let opens = |errno| refused("it cannot be opened", SEARCH, errno);
         let copies = |errno| refused("its file system cannot be watched", "CAP_SYS_ADMIN", errno);
-        let looks = |errno| refused("its attributes cannot be read", SEARCH, errno);
         let handles = |errno| refused("its files cannot be opened by handle", SEARCH, errno);
-        let dir = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let seen = openat(CWD, path, dir, Mode::empty()).map_err(opens)?;
+        let seen = openat(CWD, path, DIRECTORY, Mode::empty()).map_err(opens)?;
         let copy =
             OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
         let mount = open_tree(&seen, c"", copy).map_err(copies)?;
         sys::make_private(mount.as_fd()).map_err(copies)?;
         // Not O_PATH, which older kernels do not take as the mount of a handle.
-        let root = openat(&mount, c".", dir, Mode::empty()).map_err(opens)?;
-        let facts = facts_of(root.as_fd()).map_err(looks)?;
-        let handle = sys::handle(root.as_fd()).map_err(handles)?;
-        let covers = Covers::new().map_err(|errno| format!("the table of mounts cannot be read: {errno}"))?;
-        let tree = Self { path: path.to_owned(), seen, root, facts, handle, covers };
-        let again = tree.open_handle(&tree.handle).map_err(handles)?;
-        match facts_of(again.as_fd()) {
-            Ok(found) if (found.ino, found.dev) == (facts.ino, facts.dev) => Ok(tree),
-            _ => Err("the file system's handles lead to other files".into()),
+        let root = openat(&mount, c".", DIRECTORY, Mode::empty()).map_err(opens)?;
+        let tree = Self::of(path, seen, root)?;
+        let by_handle = sys::open_by_handle(tree.root.as_fd(), &tree.handle, libc::O_PATH);
+        match facts_of(by_handle.map_err(handles)?.as_fd()) {
+            Ok(found) if (found.ino, found.dev) == (tree.facts.ino, tree.facts.dev) => Ok(tree),
+            _ => Err("the file system's handles lead to other files".to_owned().into()),
         }
+    }
+
+    /// The same for a process without capabilities. [`HostTree::mark_with`] must follow before the tree is listed.
+    ///
+    /// # Errors
+    /// The step that failed.
+    pub(crate) fn open_by_path(path: &Path) -> Result<Self, Refused> {
+        let opens = |errno: Errno| format!("it cannot be opened: {errno}");
+        let seen = openat(CWD, path, DIRECTORY, Mode::empty()).map_err(opens)?;
+        let root = openat(&seen, c".", DIRECTORY, Mode::empty()).map_err(opens)?;
+        Self::of(path, seen, root)
+    }
+
+    fn of(path: &Path, seen: OwnedFd, root: OwnedFd) -> Result<Self, Refused> {
+        let facts =
+            facts_of(root.as_fd()).map_err(|errno| format!("its attributes cannot be read: {errno}"))?;
+        let handle =
+            sys::handle(root.as_fd()).map_err(|errno| format!("its file system has no handles: {errno}"))?;
+        let covers = Covers::new().map_err(|errno| format!("the table of mounts cannot be read: {errno}"))?;
+        let (path, hash) = (path.to_owned(), RandomState::default());
+        Ok(Self { path, seen, root, facts, handle, covers, marks: None, hash })
+    }
+
+    /// Directories are opened by path from now on, and marked before they are listed.
+    pub(crate) fn mark_with(&mut self, marks: DirectoryMarks) {
+        self.marks = Some(marks);
+    }
+
+    /// Whether directories are opened by path. Then ESTALE does not mean that one is gone.
+    pub(crate) fn is_by_path(&self) -> bool {
+        self.marks.is_some()
+    }
+
+    /// Removes the marks of all directories: each gets one again when it is listed. Those that left the tree have marks
+    /// that nobody needs.
+    ///
+    /// # Errors
+    /// As of fanotify_mark(2).
+    pub(crate) fn unmark_all(&self) -> Result<(), Errno> {
+        self.marks.as_ref().map_or(Ok(()), |marks| marks.remove_all(self.root.as_fd()))
+    }
+
+    /// A number for a file that is no directory, made from its handle. Of different files, the numbers are different but for
+    /// a chance of 2⁻⁶⁴.
+    pub(crate) fn object(&self, handle: &HostHandle) -> u64 {
+        self.hash.hash_one(handle.as_bytes())
     }
 
     /// The path that the tree was opened by.
@@ -159,11 +231,14 @@ impl HostTree {
         now.is_ok_and(|now| same(&now)) && known.is_ok_and(|known| known.nlink > 0)
     }
 
-    /// Opens a file for looks only, by its handle.
+    /// Opens a file for looks only, by its handle; a directory by its path where that is the way.
     ///
     /// # Errors
-    /// ESTALE if it is gone.
-    pub(crate) fn open_handle(&self, handle: &HostHandle) -> Result<OwnedFd, Errno> {
+    /// ESTALE if it is gone. By path, also if it is not there at this moment.
+    pub(crate) fn open_handle(&self, handle: &HostHandle, way: Way<'_>) -> Result<OwnedFd, Errno> {
+        if self.is_by_path() {
+            return reach::open(self.root.as_fd(), handle, way, OFlags::PATH);
+        }
         sys::open_by_handle(self.root.as_fd(), handle, libc::O_PATH | libc::O_NOFOLLOW)
     }
 
@@ -172,12 +247,24 @@ impl HostTree {
     /// # Errors
     /// EAGAIN if the name changed at that moment: an event of that comes. Others as of statx(2).
     pub(crate) fn look(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<Option<FoundName>, Errno> {
-        let facts = match facts_at(dir, name) {
+        let facts = match self.facts_in_tree(dir, name) {
             Err(Errno::NOENT) => return Ok(None),
             facts => facts?,
         };
-        if !facts.is_dir() || facts.dev != self.facts.dev {
-            return Ok(Some(FoundName { facts, handle: None }));
+        let mut found = FoundName { facts, handle: None, object: None };
+        if facts.dev != self.facts.dev {
+            return Ok(Some(found));
+        }
+        if !facts.is_dir() {
+            if self.is_by_path() {
+                let name = CString::new(name).map_err(|_| Errno::INVAL)?;
+                match sys::handle_at(dir, &name) {
+                    Err(Errno::NOENT) => return Err(Errno::AGAIN),
+                    // Without a handle, changes through a former name are not seen.
+                    handle => found.object = handle.ok().map(|handle| self.object(&handle)),
+                }
+            }
+            return Ok(Some(found));
         }
         // Attributes and handle of one directory, whatever the name leads to meanwhile.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -185,20 +272,51 @@ impl HostTree {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Err(Errno::AGAIN),
             fd => fd?,
         };
-        let facts = facts_of(fd.as_fd())?;
-        Ok(Some(FoundName { facts, handle: Some(sys::handle(fd.as_fd())?) }))
+        found.facts = self.seen_from(&statx(&fd, c"", AtFlags::EMPTY_PATH, LOOK_FOR)?);
+        if found.facts.dev == self.facts.dev {
+            found.handle = Some(sys::handle(fd.as_fd())?);
+        }
+        Ok(Some(found))
     }
 
-    /// Opens a directory to list it, by its handle.
+    /// The attributes of a name.
+    fn facts_in_tree(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<FileFacts, Errno> {
+        Ok(self.seen_from(&statx(dir, name, LOOK, LOOK_FOR)?))
+    }
+
+    /// By path, the root of a mount is seen, perhaps of this file system: it is not what the name leads to.
+    fn seen_from(&self, found: &Statx) -> FileFacts {
+        let mut facts = facts(found);
+        let mounted = found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
+        if self.is_by_path() && mounted && facts.dev == self.facts.dev {
+            facts.dev = !facts.dev;
+        }
+        facts
+    }
+
+    /// Marks an open directory, if each has a mark of its own. Must be called before it is listed.
     ///
     /// # Errors
-    /// ESTALE if it is gone.
-    pub(crate) fn open_dir(&self, handle: &HostHandle) -> Result<OwnedFd, Errno> {
-        let open =
-            |more| sys::open_by_handle(self.root.as_fd(), handle, libc::O_RDONLY | libc::O_DIRECTORY | more);
-        match open(libc::O_NOATIME) {
+    /// ENOSPC at the limit of marks.
+    pub(crate) fn mark(&self, dir: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.marks.as_ref().map_or(Ok(()), |marks| marks.add(dir))
+    }
+
+    /// Opens a directory to list it, by its handle or by its path.
+    ///
+    /// # Errors
+    /// ESTALE as of [`HostTree::open_handle`].
+    pub(crate) fn open_dir(&self, handle: &HostHandle, way: Way<'_>) -> Result<OwnedFd, Errno> {
+        let open = |more: OFlags| {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | more;
+            if self.is_by_path() {
+                return reach::open(self.root.as_fd(), handle, way, flags);
+            }
+            sys::open_by_handle(self.root.as_fd(), handle, flags.bits() as i32)
+        };
+        match open(OFlags::NOATIME) {
             // Another user's, and we have no CAP_FOWNER: then its access time moves.
-            Err(Errno::PERM) => open(0),
+            Err(Errno::PERM) => open(OFlags::empty()),
             opened => opened,
         }
     }

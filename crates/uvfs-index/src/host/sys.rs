@@ -24,15 +24,15 @@ fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-fn handle_with(fd: BorrowedFd<'_>, raw: &mut RawFileHandle, flags: i32) -> Result<(), Errno> {
+fn handle_with(at: BorrowedFd<'_>, name: &CStr, raw: &mut RawFileHandle, flags: i32) -> Result<(), Errno> {
     raw.len = LONGEST as u32;
     let mut mount = 0;
     // SAFETY: the path is a C string; `raw` starts as `struct file_handle` does and has the room that `len` says.
     let done = unsafe {
         libc::syscall(
             libc::SYS_name_to_handle_at,
-            fd.as_raw_fd(),
-            c"".as_ptr(),
+            at.as_raw_fd(),
+            name.as_ptr(),
             std::ptr::from_mut(raw),
             std::ptr::from_mut(&mut mount),
             flags | libc::AT_EMPTY_PATH,
@@ -43,10 +43,15 @@ fn handle_with(fd: BorrowedFd<'_>, raw: &mut RawFileHandle, flags: i32) -> Resul
 
 /// The handle of an open file, O_PATH or not.
 pub(super) fn handle(fd: BorrowedFd<'_>) -> Result<HostHandle, Errno> {
+    handle_at(fd, c"")
+}
+
+/// The handle of a name in an open directory; links are not followed. An empty name is the open file itself.
+pub(super) fn handle_at(at: BorrowedFd<'_>, name: &CStr) -> Result<HostHandle, Errno> {
     let mut raw = RawFileHandle { len: 0, kind: 0, bytes: [0; LONGEST] };
-    match handle_with(fd, &mut raw, AT_HANDLE_FID) {
+    match handle_with(at, name, &mut raw, AT_HANDLE_FID) {
         // An older kernel does not know the flag.
-        Err(Errno::INVAL) => handle_with(fd, &mut raw, 0)?,
+        Err(Errno::INVAL) => handle_with(at, name, &mut raw, 0)?,
         done => done?,
     }
     let bytes = raw.bytes.get(..raw.len as usize).ok_or(Errno::OVERFLOW)?;

@@ -7,7 +7,7 @@
 //! places of starting points, the attributes of the files that operands name, and the file of its time zone.
 
 use std::collections::HashMap;
-use std::io::{BufWriter, Read, Write};
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -20,6 +20,9 @@ use crate::find::{Expression, FindContext, FindPrinter, FindSink, JsonPrinter, S
 use crate::protocol::{FindAnswer, FindRequest, of_hex};
 use crate::tree::{FindStart, IndexPhase, IndexedTree};
 use jiff::tz::TimeZone;
+
+/// Bytes of an answer that are copied at a time.
+const PIECE: usize = 128 << 10;
 
 type Answer<'a> = BufWriter<AnswerFile<'a>>;
 
@@ -76,7 +79,7 @@ impl IndexServer {
         let starts = self.starts(expression.starting_points(), &places, &mut messages)?;
         let mut failed = messages.len() > expression.warnings().len();
         let mut warning = None;
-        let out = BufWriter::new(AnswerFile::new(stream, Bounds::USUAL, &self.kept));
+        let out = BufWriter::with_capacity(PIECE, AnswerFile::new(stream, Bounds::USUAL, &self.kept));
         let mut printer = if request.json {
             Printer::Json(JsonPrinter::new(out, &expression)?)
         } else {
@@ -168,7 +171,17 @@ fn no_such(path: &[u8]) -> String {
 
 /// Sends the answer behind its first line.
 pub(super) fn send(stream: &UnixStream, mut file: AnswerFile<'_>, bytes: u64) -> io::Result<()> {
-    let sent = io::copy(&mut Read::by_ref(&mut file).take(bytes), &mut &*stream)?;
-    (&mut &*stream).flush()?;
+    let mut answer = BufReader::with_capacity(PIECE, Read::by_ref(&mut file).take(bytes));
+    let mut sent = 0;
+    loop {
+        let piece = answer.fill_buf()?;
+        if piece.is_empty() {
+            break;
+        }
+        (&mut &*stream).write_all(piece)?;
+        let len = piece.len();
+        sent += len as u64;
+        answer.consume(len);
+    }
     if sent == bytes { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }

@@ -330,6 +330,7 @@ impl IndexServer {
                 names: figures.names,
                 bytes: figures.bytes as u64,
                 scans: figures.scans,
+                by_directory: figures.by_directory,
                 warning: lost
                     .or_else(moved)
                     .or_else(|| figures.unread.1.map(unread))

@@ -92,6 +92,12 @@ impl NameTable {
         }
     }
 
+    /// Users see another file at a name, and other names below it: something was mounted there, or is no longer.
+    pub(crate) fn is_replaced(&mut self, at: u32) {
+        let is_dir = self.facts(self.names[at as usize].file).is_dir();
+        self.touch(at, if is_dir { Touch::Led { born: false, whole: true } } else { Touch::Changed });
+    }
+
     fn drop_oldest(&mut self) {
         let Some((tick, change)) = self.changes.pop_first() else { return };
         self.floor = tick;

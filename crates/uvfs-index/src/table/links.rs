@@ -112,6 +112,7 @@ impl NameTable {
             at
         };
         if foreign {
+            self.foreign = true;
             return Some(at);
         }
         let (files, hasher) = (&self.files, &self.hash);

@@ -15,6 +15,7 @@ mod again;
 pub(crate) mod changes;
 mod dump;
 mod links;
+pub(crate) mod pick;
 mod records;
 pub(crate) mod restore;
 #[cfg(test)]
@@ -93,6 +94,8 @@ pub(crate) struct NameTable {
     /// The last listing that was begun.
     listing: u32,
     dev: u64,
+    /// Whether a name may lead to another file system.
+    foreign: bool,
     hash: RandomState,
 }
 
@@ -122,6 +125,7 @@ impl NameTable {
             alive: 1,
             listing: 0,
             dev: facts.dev,
+            foreign: false,
             hash: RandomState::default(),
         };
         // The first of each, so that both are at `ROOT`.
@@ -180,6 +184,11 @@ impl NameTable {
     /// The attributes of a file.
     pub(crate) fn facts(&self, file: u32) -> FileFacts {
         self.files[file as usize].facts(self.dev)
+    }
+
+    /// Type and permissions of a file.
+    pub(crate) fn mode(&self, file: u32) -> u16 {
+        self.files[file as usize].mode
     }
 
     fn name_bytes(&self, name: u32) -> &[u8] {
@@ -264,6 +273,22 @@ impl NameTable {
         }
         path.extend_from_slice(name);
         Some(path)
+    }
+
+    /// The path of a directory below the root; nothing if it, or one above it, is nameless.
+    pub(crate) fn path_of(&self, dir: u32) -> Option<Vec<u8>> {
+        let name = self.files.get(dir as usize)?.names;
+        if name == NONE { None } else { self.path(name) }
+    }
+
+    /// A number that moves when a file's record is used for another one.
+    pub(crate) fn generation(&self, file: u32) -> u32 {
+        self.files[file as usize].generation
+    }
+
+    /// Whether the record is still that of the same file.
+    pub(crate) fn is_file(&self, file: u32, generation: u32) -> bool {
+        self.files.get(file as usize).is_some_and(|record| record.generation == generation && !record.free)
     }
 
     /// The file at a path below the root.

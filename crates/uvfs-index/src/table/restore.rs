@@ -171,6 +171,7 @@ impl Restorer {
         let at = u32::try_from(table.files.len()).ok().filter(|at| *at != NONE);
         let at = at.ok_or(Malformed("more files than a table holds"))?;
         table.files.push(FileRecord::new(facts, foreign));
+        table.foreign |= foreign;
         if is_dir {
             let len = rest.byte()?.into();
             let handle = rest.bytes(len)?;

@@ -19,6 +19,8 @@
 //!
 //! A directory whose own listing was missed, because it seemed to be gone for a moment, is read when the scan has ended.
 //!
+//! Without capabilities, directories are marked one by one and opened by path: see [`by_path`].
+//!
 //! With a snapshot, the scan finds a table that has names already: see [`snapshot`](crate::snapshot).
 //!
 //! # Why an answer is complete
@@ -28,22 +30,31 @@
 //! that were put in by then. So each change that ended before the question has its tick when the answer is made. No
 //! file is written for that.
 //!
+//! Mounts and their ends inside the tree queue no event. A question compares the table of mounts with that of the question
+//! before, and puts in a report for each path that differs. If a question was answered before the change, its clock is older
+//! than that report's tick; if not, its answer shows the present mounts.
+//!
 //! A scan notes no changes, and it may show the outcome of a change whose report waits. If a reader got a clock before
 //! that change, it would not hear of it: the look finds nothing new. So the end of a scan begins a new
 //! instance, and a clock that was given before it gets "everything".
 //!
 //! # Locks
 //!
+//! `mounts` is held while reports are put in, and the queue's lock is taken under it. `missed` is a leaf, but that
+//! `content` may be taken under it.
 //! `content` (table, instance, phase) is written by the worker, and read by questions; no system call is made under
 //! it. `done`, a number with a condition variable, is beside it. `content` may be taken under `done`, never the other
 //! way round. The exception is a snapshot: its blocks go into a file under the lock for reading, so changes wait for
 //! that (see `save`). `saved` is a leaf.
 
+mod by_path;
+mod narrow;
 mod save;
 mod search;
 mod unread;
 mod work;
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -52,14 +63,16 @@ use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use rustix::io::Errno;
-use uvfs_drivers::watch::Watcher;
+use uvfs_drivers::watch::{WatchRefused, Watcher};
 
+use self::by_path::Objects;
+use self::narrow::NarrowTree;
 use self::search::SearchedTree;
 use self::unread::Unread;
 use crate::clock::ChangeClock;
 use crate::find::{Expression, FindSink, SearchEnd, StartingPoint, search};
-use crate::host::HostTree;
-use crate::queue::ReportQueue;
+use crate::host::{Cover, HostTree, Refused};
+use crate::queue::{Report, ReportQueue};
 use crate::snapshot::SnapshotFile;
 use crate::table::changes::ChangedName;
 use crate::table::{FileFacts, HostHandle, NameTable, ROOT};
@@ -107,6 +120,8 @@ pub struct TreeFigures {
     pub names: u64,
     /// Bytes of the table.
     pub bytes: usize,
+    /// Whether each directory is watched by itself, for lack of capabilities.
+    pub by_directory: bool,
     /// The present moment.
     pub clock: ChangeClock,
     /// Times that it was read from the host.
@@ -179,6 +194,7 @@ struct Content {
     phase: IndexPhase,
     scans: u64,
     unread: Unread,
+    objects: Objects,
     /// The time of the snapshot that the names are from.
     loaded: Option<SystemTime>,
 }
@@ -186,6 +202,11 @@ struct Content {
 impl Content {
     fn clock(&self) -> ChangeClock {
         ChangeClock { instance: self.instance, tick: self.table.tick() }
+    }
+
+    /// Bytes of memory.
+    fn bytes(&self) -> usize {
+        self.table.bytes() + self.objects.bytes()
     }
 
     /// Why the table does not have all names.
@@ -208,6 +229,10 @@ struct Shared {
     moved: Condvar,
     /// The number of the worker's own last report: up to there, `done` stays behind. Only the worker uses it.
     owed: AtomicU64,
+    /// Directories that were not found, and how often. Only the worker uses it.
+    missed: Mutex<HashMap<HostHandle, u32>>,
+    /// What was mounted inside the tree at the last question.
+    mounts: Mutex<Arc<[Cover]>>,
     snapshot: Option<Arc<SnapshotFile>>,
     saved: Mutex<Saved>,
 }
@@ -222,6 +247,64 @@ struct Saved {
     /// The moment that it had then.
     clock: Option<ChangeClock>,
     failure: Option<String>,
+}
+
+impl Shared {
+    /// Puts in reports of what may have changed without an event.
+    fn look_around(&self) {
+        self.look_outside();
+        // A question that needs the table of mounts says why it cannot be read.
+        let Ok(now) = self.host.covers() else { return };
+        let mut mounts = self.mounts.lock();
+        let before = std::mem::replace(&mut *mounts, Arc::clone(&now));
+        let differ = |one: &[Cover], other: &[Cover]| -> Vec<Report> {
+            let only = one.iter().filter(|cover| !other.contains(cover));
+            only.map(|(path, _)| Report::Mount(path.as_slice().into())).collect()
+        };
+        if !Arc::ptr_eq(&before, &now) {
+            // Under the lock: another question must not find them equal before the reports are in.
+            let differ = [differ(&before, &now), differ(&now, &before)];
+            differ.into_iter().flatten().for_each(|report| self.queue.report(report));
+        }
+    }
+}
+
+/// The parts of a tree before its scan: its file system, or its root, is marked.
+struct OpenedTree {
+    host: HostTree,
+    queue: Arc<ReportQueue>,
+    watcher: Watcher,
+}
+
+impl OpenedTree {
+    /// As a whole with capabilities, else directory by directory.
+    fn new(path: &Path) -> Result<Self, String> {
+        let whole = Self::whole(path);
+        let Err(Refused { why, is_for_root: true }) = whole else { return whole.map_err(|error| error.why) };
+        let by_path = Self::by_directory(path);
+        // A kernel that does not let users watch: the capability that is missing says more.
+        by_path.map_err(|error| if error.is_for_root { why } else { error.why })
+    }
+
+    fn refused(why: &WatchRefused) -> Refused {
+        Refused { why: format!("its changes are not seen: {why}"), is_for_root: why.is_for_root() }
+    }
+
+    fn whole(path: &Path) -> Result<Self, Refused> {
+        let host = HostTree::open(path)?;
+        let queue = Arc::new(ReportQueue::new(host.root_handle().clone()));
+        let watcher = Watcher::of_all(host.seen(), Arc::clone(&queue) as Arc<_>);
+        Ok(Self { host, queue, watcher: watcher.map_err(|why| Self::refused(&why))? })
+    }
+
+    fn by_directory(path: &Path) -> Result<Self, Refused> {
+        let mut host = HostTree::open_by_path(path)?;
+        let queue = Arc::new(ReportQueue::new(host.root_handle().clone()));
+        let watcher = Watcher::of_directories(host.seen(), Arc::clone(&queue) as Arc<_>);
+        let (watcher, marks) = watcher.map_err(|why| Self::refused(&why))?;
+        host.mark_with(marks);
+        Ok(Self { host, queue, watcher })
+    }
 }
 
 /// A tree that is followed; dropping it ends that.
@@ -260,10 +343,14 @@ impl IndexedTree {
         limits: TreeLimits,
         snapshot: Option<Arc<SnapshotFile>>,
     ) -> Result<Self, String> {
-        let host = HostTree::open(path)?;
-        let queue = Arc::new(ReportQueue::new(host.root_handle().clone()));
-        let watcher = Watcher::of_all(host.seen(), Arc::clone(&queue) as Arc<_>)
-            .map_err(|why| format!("its changes are not seen: {why}"))?;
+        Self::of(OpenedTree::new(path)?, limits, snapshot)
+    }
+
+    fn of(
+        OpenedTree { host, queue, watcher }: OpenedTree,
+        limits: TreeLimits,
+        snapshot: Option<Arc<SnapshotFile>>,
+    ) -> Result<Self, String> {
         let root = |errno: Errno| format!("its attributes cannot be read: {errno}");
         let content = Content {
             table: limits.table(&host.root_facts().map_err(root)?, host.root_handle()),
@@ -271,8 +358,11 @@ impl IndexedTree {
             phase: IndexPhase::Scanning,
             scans: 0,
             unread: Unread::default(),
+            objects: Objects::default(),
             loaded: None,
         };
+        // If it cannot be read, the first question reports all that is mounted.
+        let mounts = host.covers().unwrap_or_else(|_| Arc::from([]));
         let shared = Arc::new(Shared {
             host,
             queue,
@@ -281,6 +371,8 @@ impl IndexedTree {
             done: Mutex::new(0),
             moved: Condvar::new(),
             owed: AtomicU64::new(0),
+            missed: Mutex::default(),
+            mounts: Mutex::new(mounts),
             snapshot,
             saved: Mutex::default(),
         });
@@ -313,7 +405,8 @@ impl IndexedTree {
         TreeFigures {
             phase: content.phase.clone(),
             names: content.table.len(),
-            bytes: content.table.bytes(),
+            bytes: content.bytes(),
+            by_directory: self.shared.host.is_by_path(),
             clock: content.clock(),
             scans: content.scans,
             unread: content.unread.shown(&content.table),
@@ -345,6 +438,7 @@ impl IndexedTree {
 
     /// Waits until all that was changed before this call is in the table, or the tree is being scanned or lost.
     pub fn settle(&self) {
+        self.shared.look_around();
         self.watcher.drain();
         let wanted = self.shared.queue.put_in();
         let mut done = self.shared.done.lock();
@@ -375,6 +469,7 @@ impl IndexedTree {
         if self.wait_scanned(deadline.saturating_duration_since(Instant::now())) != IndexPhase::Following {
             return false;
         }
+        self.shared.look_around();
         self.watcher.drain();
         let wanted = self.shared.queue.put_in();
         let mut done = self.shared.done.lock();
@@ -449,6 +544,7 @@ impl IndexedTree {
     /// Waits for a change after a moment, at most for `patience`. Returns whether the table has moved.
     pub fn wait_for_change(&self, since: ChangeClock, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
+        self.shared.look_around();
         let mut done = self.shared.done.lock();
         loop {
             let moved = {
@@ -490,7 +586,13 @@ impl IndexedTree {
             return Ok(FindOutcome { end, exists: false, mounted_on, unchecked });
         };
         let from = StartingPoint { path: start.written.clone(), node };
-        let end = search(expression, &tree, [from], sink).map_err(|error| error.to_string())?;
+        let narrow = NarrowTree::if_worth(expression, &tree, &node, self.shared.threads());
+        let end = match &narrow {
+            Some(narrow) => search(expression, narrow, [from], sink),
+            None => search(expression, &tree, [from], sink),
+        };
+        let end = end.map_err(|error| error.to_string())?;
+        drop(narrow);
         Ok(FindOutcome { end, exists: true, mounted_on: tree.mounted_on(), unchecked })
     }
 
@@ -524,3 +626,5 @@ impl IndexedTree {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_by_path;

@@ -36,6 +36,44 @@ pub(super) struct SearchedTree<'t> {
     mounted_on: RefCell<Vec<Vec<u8>>>,
 }
 
+impl IndexedNode<'_> {
+    pub(super) fn file(&self) -> u32 {
+        self.file
+    }
+}
+
+/// The type in a mode.
+pub(super) fn kind_of(mode: u16) -> FileKind {
+    match FileType::from_raw_mode(mode.into()) {
+        FileType::Directory => FileKind::Directory,
+        FileType::Symlink => FileKind::Symlink,
+        FileType::Fifo => FileKind::Fifo,
+        FileType::Socket => FileKind::Socket,
+        FileType::CharacterDevice => FileKind::CharDevice,
+        FileType::BlockDevice => FileKind::BlockDevice,
+        FileType::RegularFile | FileType::Unknown => FileKind::Regular,
+    }
+}
+
+/// The attributes that the table has: without the number of a device.
+pub(super) fn attributes_of(facts: &FileFacts) -> FileAttributes {
+    let time = |(sec, nsec)| Timestamp { sec, nsec };
+    FileAttributes {
+        mode: u32::from(facts.mode) & 0o7777,
+        nlink: facts.nlink.into(),
+        uid: facts.uid,
+        gid: facts.gid,
+        size: facts.size,
+        blocks: facts.blocks,
+        ino: facts.ino,
+        dev: facts.dev,
+        rdev: (0, 0),
+        mtime: time(facts.mtime),
+        ctime: time(facts.ctime),
+        atime: None,
+    }
+}
+
 impl<'t> SearchedTree<'t> {
     pub(super) fn new(host: &'t HostTree, table: &'t NameTable, covers: &[Cover]) -> Self {
         let covered = covers.iter().filter_map(|(path, dev)| Some((table.walk(path)?, *dev)));
@@ -58,6 +96,32 @@ impl<'t> SearchedTree<'t> {
         self.mounted_on.into_inner()
     }
 
+    pub(super) fn table(&self) -> &'t NameTable {
+        self.table
+    }
+
+    /// The directories that something is mounted on.
+    pub(super) fn covered(&self) -> impl Iterator<Item = u32> {
+        self.covered.keys().copied()
+    }
+
+    /// A name of the table by its number.
+    pub(super) fn node(&self, at: u32) -> IndexedNode<'t> {
+        let (dir, name, file) = self.table.named(at);
+        IndexedNode { dir, name, file }
+    }
+
+    /// A search goes into a directory. Returns whether the names below it are those that users see; else, and for one of
+    /// another file system, the directory is noted.
+    pub(super) fn goes_into(&self, node: &IndexedNode<'_>) -> bool {
+        let covered = self.covered.contains_key(&node.file);
+        if covered || self.facts(node).dev == 0 {
+            self.mounted_on.borrow_mut().extend(self.table.path_in(node.dir, node.name));
+        }
+        // Users do not see the names below, and the names that they see are not known.
+        !covered
+    }
+
     fn facts(&self, node: &IndexedNode<'_>) -> FileFacts {
         self.table.facts(node.file)
     }
@@ -69,7 +133,8 @@ impl<'t> SearchedTree<'t> {
         look: impl FnOnce(BorrowedFd<'_>) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
         let dir = (node.dir != NONE).then(|| self.table.handle(node.dir)).flatten();
-        look(self.host.open_handle(dir.ok_or(Errno::NOENT)?)?.as_fd())
+        let way = || self.table.path_of(node.dir);
+        look(self.host.open_handle(dir.ok_or(Errno::NOENT)?, &way)?.as_fd())
     }
 
     fn stat(&self, node: &IndexedNode<'_>) -> Result<Stat, Errno> {
@@ -89,15 +154,7 @@ impl<'t> SearchTree for SearchedTree<'t> {
     }
 
     fn kind(&self, node: &IndexedNode<'t>) -> FileKind {
-        match FileType::from_raw_mode(self.facts(node).mode.into()) {
-            FileType::Directory => FileKind::Directory,
-            FileType::Symlink => FileKind::Symlink,
-            FileType::Fifo => FileKind::Fifo,
-            FileType::Socket => FileKind::Socket,
-            FileType::CharacterDevice => FileKind::CharDevice,
-            FileType::BlockDevice => FileKind::BlockDevice,
-            FileType::RegularFile | FileType::Unknown => FileKind::Regular,
-        }
+        kind_of(self.table.mode(node.file))
     }
 
     fn attributes(&self, node: &IndexedNode<'t>) -> FileAttributes {
@@ -108,21 +165,8 @@ impl<'t> SearchTree for SearchedTree<'t> {
             Some(Ok(seen)) => (seen.st_dev, seen.st_rdev),
             _ => (self.covered.get(&node.file).copied().unwrap_or(facts.dev), 0),
         };
-        let time = |(sec, nsec)| Timestamp { sec, nsec };
-        FileAttributes {
-            mode: u32::from(facts.mode) & 0o7777,
-            nlink: facts.nlink.into(),
-            uid: facts.uid,
-            gid: facts.gid,
-            size: facts.size,
-            blocks: facts.blocks,
-            ino: facts.ino,
-            dev,
-            rdev: (rustix::fs::major(rdev), rustix::fs::minor(rdev)),
-            mtime: time(facts.mtime),
-            ctime: time(facts.ctime),
-            atime: None,
-        }
+        let rdev = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+        FileAttributes { dev, rdev, ..attributes_of(&facts) }
     }
 
     fn target<'a>(&'a self, node: &'a IndexedNode<'t>) -> io::Result<Cow<'a, [u8]>> {
@@ -138,18 +182,10 @@ impl<'t> SearchTree for SearchedTree<'t> {
     }
 
     fn children<'a>(&'a self, node: &IndexedNode<'t>) -> Self::Children<'a> {
-        let covered = self.covered.contains_key(&node.file);
-        if covered || self.facts(node).dev == 0 {
-            self.mounted_on.borrow_mut().extend(self.table.path_in(node.dir, node.name));
-        }
-        // Users do not see the names below, and the names that they see are not known.
-        let shown = move |_: &(&[u8], u32)| !covered;
+        let shown = self.goes_into(node);
         let dir = node.file;
         let table: &'t NameTable = self.table;
-        Box::new(table.children(dir).take_while(shown).map(move |(name, file)| IndexedNode {
-            dir,
-            name,
-            file,
-        }))
+        let names = table.children(dir).take_while(move |_| shown);
+        Box::new(names.map(move |(name, file)| IndexedNode { dir, name, file }))
     }
 }

@@ -11,7 +11,7 @@ use super::*;
 use crate::scan::{DirListing, ListingPart};
 use crate::table::Note;
 
-type Walk = BTreeMap<Vec<u8>, FileFacts>;
+pub(super) type Walk = BTreeMap<Vec<u8>, FileFacts>;
 
 /// A directory that is followed; none, with a message, where that is not allowed.
 fn followed() -> Option<(tempfile::TempDir, IndexedTree)> {
@@ -25,7 +25,7 @@ fn followed() -> Option<(tempfile::TempDir, IndexedTree)> {
     }
 }
 
-fn of_index(tree: &IndexedTree) -> Walk {
+pub(super) fn of_index(tree: &IndexedTree) -> Walk {
     loop {
         assert_eq!(tree.wait_scanned(Duration::from_secs(60)), IndexPhase::Following);
         let (scans, mut walk) = (tree.figures().scans, Walk::new());
@@ -41,7 +41,7 @@ fn of_index(tree: &IndexedTree) -> Walk {
     }
 }
 
-fn of_host(root: &Path) -> Walk {
+pub(super) fn of_host(root: &Path) -> Walk {
     let mut walk = Walk::new();
     let mut below = vec![root.to_owned()];
     while let Some(path) = below.pop() {
@@ -72,6 +72,10 @@ fn of_host(root: &Path) -> Walk {
 #[test]
 fn a_tree_is_the_hosts_after_each_single_change() {
     let Some((dir, tree)) = followed() else { return };
+    each_single_change(&dir, &tree);
+}
+
+pub(super) fn each_single_change(dir: &tempfile::TempDir, tree: &IndexedTree) {
     let at = |name: &str| dir.path().join(name);
     let changes: [&dyn Fn() -> std::io::Result<()>; 14] = [
         &|| fs::create_dir(at("d")),
@@ -89,10 +93,10 @@ fn a_tree_is_the_hosts_after_each_single_change() {
         &|| fs::rename(at("x/e/f"), at("x/link")),
         &|| fs::remove_dir_all(at("x")),
     ];
-    assert_eq!(of_index(&tree), of_host(dir.path()));
+    assert_eq!(of_index(tree), of_host(dir.path()));
     for (nth, change) in changes.iter().enumerate() {
         change().expect("a change");
-        assert_eq!(of_index(&tree), of_host(dir.path()), "after change {nth}");
+        assert_eq!(of_index(tree), of_host(dir.path()), "after change {nth}");
     }
     assert_eq!(tree.figures().unread.0, 0);
 }
@@ -145,6 +149,80 @@ fn a_directory_that_could_not_be_read_is_read_later() {
     assert_eq!(of_index(&tree), of_host(dir.path()));
     assert_eq!(tree.figures().unread, (0, None));
     assert_eq!(tree.changed_since(None, b"").warning, None);
+}
+
+/// What is being changed, or what the system is short of for a moment, is neither a gap nor the end of the scan.
+#[test]
+fn an_error_that_passes_leaves_no_gap() {
+    let Some((dir, tree)) = followed() else { return };
+    fs::create_dir_all(dir.path().join("d/below")).expect("mkdir");
+    fs::write(dir.path().join("d/below/f"), "text").expect("write");
+    fs::create_dir(dir.path().join("removed")).expect("mkdir");
+    of_index(&tree);
+    let passing = [Errno::STALE, Errno::NOENT, Errno::INTR, Errno::NOMEM, Errno::MFILE, Errno::NFILE];
+    let fails = |name: &str, errno| {
+        let handle = {
+            let table = &mut tree.shared.content.write().table;
+            let file = table.walk(name.as_bytes()).expect("known");
+            table.forget_content(file);
+            table.handle(file).expect("a directory").clone()
+        };
+        let (names, unseen, part) = (Vec::new(), Vec::new(), ListingPart::Whole);
+        let listing = DirListing { dir: handle, names, unseen, failed: Some(errno), part };
+        tree.shared.apply(listing, Note::Tick, &mut std::collections::HashMap::new()).expect("goes on");
+    };
+    for errno in passing {
+        fails("d", errno);
+        assert_eq!(of_index(&tree), of_host(dir.path()), "{errno}");
+        assert_eq!(tree.figures().unread, (0, None), "{errno}");
+    }
+    // A name that could not be looked at.
+    for errno in passing {
+        let root = tree.shared.host.root_handle().clone();
+        tree.shared.content.write().table.gone(crate::table::ROOT, b"d").expect("gone");
+        tree.shared.content.write().table.purge();
+        let (names, failed) = (Vec::new(), None);
+        let unseen = vec![(b"d".as_slice().into(), errno)];
+        // The first of two parts: the names that it does not have stay.
+        let listing = DirListing { dir: root, names, unseen, failed, part: ListingPart::First(1) };
+        tree.shared.apply(listing, Note::Tick, &mut std::collections::HashMap::new()).expect("goes on");
+        assert_eq!(of_index(&tree), of_host(dir.path()), "{errno}");
+        assert_eq!(tree.figures().unread, (0, None), "{errno}");
+    }
+    // One that has gone before it was opened. Its removal waits to be looked at meanwhile.
+    fails("removed", Errno::STALE);
+    fs::remove_dir(dir.path().join("removed")).expect("rmdir");
+    assert_eq!(of_index(&tree), of_host(dir.path()));
+    assert_eq!(tree.figures().unread, (0, None));
+}
+
+/// The end of a mount inside the tree is a change: users see other names there than at the time of the clock.
+#[test]
+fn a_mount_that_comes_or_goes_is_a_change() {
+    use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+    let Some((dir, tree)) = followed() else { return };
+    let at = dir.path().join("d/m");
+    fs::create_dir_all(at.join("below")).expect("mkdir");
+    of_index(&tree);
+    let listed = |since: ChangeClock, below: &[u8]| {
+        let answer = tree.changed_since(Some(since), below);
+        let shown = |change: ChangedName| (String::from_utf8(change.path).expect("UTF-8"), change.whole);
+        (answer.clock, answer.changes.map(|changes| changes.into_iter().map(shown).collect::<Vec<_>>()))
+    };
+    let (clock, nothing) = listed(tree.changed_since(None, b"").clock, b"");
+    assert_eq!(nothing, Some(Vec::new()));
+    if let Err(errno) = mount("none", &at, "tmpfs", MountFlags::empty(), None) {
+        return eprintln!("skipped: a mount: {errno}");
+    }
+    let (mounted, came) = listed(clock, b"");
+    let (_, again) = listed(mounted, b"");
+    unmount(&at, UnmountFlags::DETACH).expect("unmount");
+    let (gone, went) = listed(mounted, b"");
+    let below = listed(mounted, b"d/m/below").1;
+    let place = Some(vec![("d/m".to_owned(), true)]);
+    assert_eq!((came, again), (place.clone(), Some(Vec::new())));
+    assert_eq!((went, below), (place.clone(), place));
+    assert_eq!(listed(gone, b"").1, Some(Vec::new()));
 }
 
 #[test]
@@ -206,7 +284,8 @@ fn what_a_mount_covers_is_not_shown() {
     }
     assert_eq!((seen.7.changes, seen.7.warning), (Some(Vec::new()), None));
     let warned = seen.8.warning.is_some_and(|warning| warning.starts_with("d/m o: another file system"));
-    assert!(warned && seen.8.changes == Some(Vec::new()));
+    let listed: Vec<_> = seen.8.changes.into_iter().flatten().map(|change| change.path).collect();
+    assert!(warned && listed == [b"d/m o"], "the mount itself is the only change");
     // The mount has gone, and the index is told so.
     assert_eq!(find(&[], "d").0, "d\nd/m o\nd/m o/below\n");
 }

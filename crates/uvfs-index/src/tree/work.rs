@@ -7,12 +7,13 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
+use super::by_path::{Objects, no_marks};
 use super::unread::Unread;
 use super::{Content, IndexPhase, Shared};
 use crate::clock::ChangeClock;
 use crate::host::{FoundName, facts_of};
 use crate::queue::{Report, ToDo};
-use crate::scan::{DirListing, ListingPart, read_below, scan};
+use crate::scan::{DirListing, ListingPart, passes, read_below, scan};
 use crate::table::{HostHandle, Note, PutError, ROOT};
 
 /// Looks at the way up before the tree is read anew, and at a directory before it counts as gone.
@@ -37,12 +38,14 @@ type Begun = HashMap<u64, u32>;
 pub(super) enum Stop {
     /// The tree must be read anew.
     Again,
+    /// There are no more marks for directories: some may be on directories that left the tree.
+    NoMarks,
     /// It is not known any more.
     Lost(String),
 }
 
 /// The directory that was opened last: events come in runs.
-type LastDir = Option<(HostHandle, OwnedFd)>;
+pub(super) type LastDir = Option<(HostHandle, OwnedFd)>;
 
 impl Shared {
     /// The thread.
@@ -55,7 +58,7 @@ impl Shared {
                 // A name that is to be looked at again is not right yet.
                 Ok(()) if self.owed.load(Ordering::Relaxed) > reached => {}
                 Ok(()) => self.is_done(reached),
-                Err(Stop::Again) => {
+                Err(Stop::Again | Stop::NoMarks) => {
                     outcome = self.scan_all(Reading::Anew);
                     continue;
                 }
@@ -78,6 +81,7 @@ impl Shared {
                         outcome =
                             outcome.and_then(|()| surplus.try_for_each(|file| self.look_at_links(file)));
                         self.content.write().table.purge();
+                        self.end_misses();
                     }
                 }
             }
@@ -85,7 +89,7 @@ impl Shared {
     }
 
     /// Puts in a report of the worker's own. Questions wait for its look, as for that of the report that led to it.
-    fn look_later(&self, report: Report) {
+    pub(super) fn look_later(&self, report: Report) {
         self.queue.report(report);
         self.owed.store(self.queue.put_in(), Ordering::Relaxed);
     }
@@ -114,6 +118,9 @@ impl Shared {
     fn scan_all(&self, why: Reading) -> Result<(), Stop> {
         let failed = |errno: Errno| Stop::Lost(format!("the directory cannot be read: {errno}"));
         let facts = self.host.root_facts().map_err(failed)?;
+        // If this fails, marks stay that nobody needs.
+        let _ = self.host.unmark_all();
+        self.missed.lock().clear();
         {
             let mut content = self.content.write();
             if why == Reading::Anew {
@@ -123,12 +130,15 @@ impl Shared {
             let compares = why == Reading::Compare;
             content.phase = if compares { IndexPhase::Checking } else { IndexPhase::Scanning };
             content.unread = Unread::default();
+            if !compares {
+                content.objects = Objects::default();
+            }
             content.scans += 1;
         }
         drop(self.done.lock());
         self.moved.notify_all();
         let (mut outcome, mut begun) = (Ok(()), Begun::new());
-        scan(&self.host, self.host.root_handle().clone(), self.threads(), |listing| {
+        scan(&self.host, self.threads(), &|dir| self.way_to(dir), |listing| {
             outcome = if self.queue.interrupts() {
                 Err(Stop::Again)
             } else {
@@ -139,6 +149,7 @@ impl Shared {
         match outcome.and_then(|()| self.read_the_rest()) {
             // The queue says whether to end, or to begin anew.
             Err(Stop::Again) if self.queue.interrupts() => Ok(()),
+            Err(Stop::NoMarks) => Err(Stop::Lost(no_marks())),
             Ok(()) => {
                 let instance = ChangeClock::new_instance().map_err(Stop::Lost)?;
                 let mut content = self.content.write();
@@ -154,7 +165,7 @@ impl Shared {
         }
     }
 
-    fn threads(&self) -> usize {
+    pub(super) fn threads(&self) -> usize {
         match self.limits.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             threads => threads,
@@ -194,18 +205,18 @@ impl Shared {
         begun: &mut Begun,
     ) -> Result<Vec<HostHandle>, Stop> {
         let mut new = Vec::new();
-        let mut content = self.content.write();
         if let Some(errno) = listing.failed {
-            // It stays unread: the next report of it, like that of a change of its permissions, leads to a new try.
-            let Content { table, unread, .. } = &mut *content;
-            unread.dir(listing.dir.clone(), errno, table);
-            if let Some(dir) = table.dir_of(listing.dir.as_bytes()) {
-                table.is_not_read(dir);
-            }
-            return Ok(new);
+            return self.cannot_read(&listing.dir, errno).map(|()| new);
         }
+        self.is_found(&listing.dir);
+        let mut content = self.content.write();
         for (name, errno) in listing.unseen {
-            content.unseen(&name, errno);
+            if passes(errno) {
+                // One that is being changed has a report too. It is looked at once.
+                self.look_later(Report::Name(listing.dir.clone(), name));
+            } else {
+                content.unseen(&name, errno);
+            }
         }
         let began = match listing.part {
             ListingPart::Whole | ListingPart::First(_) => content.table.begin_listing().ok_or(Stop::Again)?,
@@ -223,7 +234,10 @@ impl Shared {
         for (name, found) in listing.names {
             let handle = found.handle.clone();
             match content.table.put(dir, &name, &found.facts, found.handle, note) {
-                Ok(put) => new.extend(handle.filter(|_| put.new_dir)),
+                Ok(put) => {
+                    content.note_object(put.file, (&found.facts, found.object));
+                    new.extend(handle.filter(|_| put.new_dir));
+                }
                 Err(PutError::Full) => return Err(full()),
                 // Looked at once all is read.
                 Err(PutError::Cycle) => self.look_later(Report::Name(listing.dir.clone(), name)),
@@ -241,8 +255,27 @@ impl Shared {
         self.within_limit(&content).map(|()| new)
     }
 
+    /// A directory could not be opened or listed.
+    fn cannot_read(&self, dir: &HostHandle, errno: Errno) -> Result<(), Stop> {
+        if errno == Errno::NOSPC && self.host.is_by_path() {
+            return Err(Stop::NoMarks);
+        }
+        if passes(errno) {
+            // One that left the table meanwhile has a report of its new place, or none.
+            let known = self.content.read().table.dir_of(dir.as_bytes()).is_some();
+            return if known { self.misses(dir, errno, Report::Unread(dir.clone())) } else { Ok(()) };
+        }
+        // It stays unread: the next report of it, like that of a change of its permissions, leads to a new try.
+        let Content { table, unread, .. } = &mut *self.content.write();
+        unread.dir(dir.clone(), errno, table);
+        if let Some(dir) = table.dir_of(dir.as_bytes()) {
+            table.is_not_read(dir);
+        }
+        Ok(())
+    }
+
     fn within_limit(&self, content: &Content) -> Result<(), Stop> {
-        let (limit, bytes) = (self.limits.memory, content.table.bytes());
+        let (limit, bytes) = (self.limits.memory, content.bytes());
         if limit == 0 || bytes <= limit {
             return Ok(());
         }
@@ -254,6 +287,9 @@ impl Shared {
         let outcome = reports.iter().try_for_each(|report| match &**report {
             Report::Name(dir, name) => self.look_at_name(dir, name, last),
             Report::Object(file) => self.look_at_file(file),
+            Report::Unsure(dir, name) => self.look_at_unsure(dir, name, last),
+            Report::Unread(dir) => self.read_again(dir),
+            Report::Mount(path) => self.look_at_mount(path, last),
         });
         *last = None;
         outcome?;
@@ -262,6 +298,10 @@ impl Shared {
 
     /// A file whose attributes or content changed: known by its number, whatever its names are.
     fn look_at_file(&self, file: &HostHandle) -> Result<(), Stop> {
+        if self.host.is_by_path() {
+            let is_dir = self.content.read().table.dir_of(file.as_bytes()).is_some();
+            return if is_dir { self.look_at_directory(file) } else { self.look_at_object(file) };
+        }
         match self.open_patiently(file).and_then(|fd| facts_of(fd.as_fd())) {
             Ok(facts) => {
                 let unread = {
@@ -283,13 +323,18 @@ impl Shared {
     }
 
     /// Opens a file by its handle. While a directory above it is being renamed, one that exists may seem to be gone.
-    fn open_patiently(&self, handle: &HostHandle) -> Result<OwnedFd, Errno> {
-        let mut tries = (0..TRIES).map(|_| self.host.open_handle(handle));
+    pub(super) fn open_patiently(&self, handle: &HostHandle) -> Result<OwnedFd, Errno> {
+        let mut tries = (0..TRIES).map(|_| self.host.open_handle(handle, &|| self.way_to(handle)));
         let opened = tries.find(|opened| !matches!(opened, Err(Errno::STALE)));
         opened.unwrap_or(Err(Errno::STALE))
     }
 
-    fn look_at_name(&self, handle: &HostHandle, name: &[u8], last: &mut LastDir) -> Result<(), Stop> {
+    pub(super) fn look_at_name(
+        &self,
+        handle: &HostHandle,
+        name: &[u8],
+        last: &mut LastDir,
+    ) -> Result<(), Stop> {
         for _ in 0..TRIES {
             // Outside the tree, or gone.
             if self.content.read().table.dir_of(handle.as_bytes()).is_none() {
@@ -313,7 +358,14 @@ impl Shared {
     fn put(&self, handle: &HostHandle, name: &[u8], last: &mut LastDir) -> Result<PutStep, Stop> {
         if last.as_ref().is_none_or(|(known, _)| known != handle) {
             match self.open_patiently(handle) {
-                Ok(fd) => *last = Some((handle.clone(), fd)),
+                Ok(fd) => {
+                    self.is_found(handle);
+                    *last = Some((handle.clone(), fd));
+                }
+                Err(errno) if errno != Errno::NOENT && self.may_pass(errno) => {
+                    let report = Report::Name(handle.clone(), name.into());
+                    return self.misses(handle, errno, report).map(|()| PutStep::Done);
+                }
                 // The directory is gone; its own name is reported too.
                 Err(Errno::STALE | Errno::NOENT) => return Ok(PutStep::Done),
                 Err(errno) => {
@@ -325,26 +377,45 @@ impl Shared {
         let Some((_, fd)) = last else { return Ok(PutStep::Done) };
         let found = self.host.look(fd.as_fd(), name);
         let of_dir = facts_of(fd.as_fd());
+        if let Err(errno) = &found
+            && !matches!(*errno, Errno::AGAIN | Errno::STALE)
+            && passes(*errno)
+        {
+            let report = Report::Name(handle.clone(), name.into());
+            return self.misses(handle, *errno, report).map(|()| PutStep::Done);
+        }
         let mut content = self.content.write();
         let Some(dir) = content.table.dir_of(handle.as_bytes()) else { return Ok(PutStep::Done) };
         if let Ok(facts) = &of_dir {
             content.table.refresh_dir(dir, facts, Note::Tick);
         }
-        match found {
-            Ok(Some(found)) => Ok(content.put(dir, name, found)?),
+        let before = content.table.child(dir, name).map(|file| (file, content.table.generation(file)));
+        let step = match found {
+            Ok(Some(found)) => content.put(dir, name, found)?,
             Ok(None) => match content.table.gone(dir, name) {
-                Ok(()) => Ok(PutStep::Done),
-                Err(_) => Err(full()),
+                Ok(()) => PutStep::Done,
+                Err(_) => return Err(full()),
             },
             Err(errno) => {
                 content.unseen(name, errno);
-                Ok(PutStep::Done)
+                PutStep::Done
             }
+        };
+        let lost = before.filter(|(file, _)| content.table.child(dir, name) != Some(*file));
+        drop(content);
+        if let Some(file) = lost.filter(|_| self.host.is_by_path()) {
+            self.lost_a_name(file);
         }
+        Ok(step)
+    }
+
+    /// Whether an error of opening a known directory may be over soon.
+    fn may_pass(&self, errno: Errno) -> bool {
+        if errno == Errno::STALE { self.host.is_by_path() } else { passes(errno) }
     }
 
     /// Looks whether a name still leads to a directory, and removes it if not.
-    fn confirm(&self, handle: &HostHandle, name: &[u8]) -> Result<(), Stop> {
+    pub(super) fn confirm(&self, handle: &HostHandle, name: &[u8]) -> Result<(), Stop> {
         let found = match self.open_patiently(handle) {
             Ok(fd) => self.host.look(fd.as_fd(), name),
             Err(_) => Ok(None),
@@ -371,6 +442,10 @@ impl Shared {
         for (handle, name) in links {
             let found = match self.open_patiently(&handle) {
                 Ok(fd) => self.host.look(fd.as_fd(), &name),
+                Err(errno) if self.host.is_by_path() => {
+                    self.misses(&handle, errno, Report::Name(handle.clone(), name.into()))?;
+                    continue;
+                }
                 Err(_) => Ok(None),
             };
             let mut content = self.content.write();
@@ -388,9 +463,9 @@ impl Shared {
     }
 
     /// Reads a directory that has just come into the tree, and everything below it.
-    fn read_new(&self, handle: HostHandle, note: Note) -> Result<(), Stop> {
+    pub(super) fn read_new(&self, handle: HostHandle, note: Note) -> Result<(), Stop> {
         let (mut outcome, mut begun) = (Ok(()), Begun::new());
-        read_below(&self.host, handle, &mut |listing| {
+        read_below(&self.host, handle, &|dir| self.way_to(dir), &mut |listing| {
             // A directory that was known is followed already, and what is below it with it.
             let applied = if self.queue.interrupts() {
                 Err(Stop::Again)
@@ -421,7 +496,11 @@ fn full() -> Stop {
 impl Content {
     fn put(&mut self, dir: u32, name: &[u8], found: FoundName) -> Result<PutStep, Stop> {
         let handle = found.handle.clone();
-        match self.table.put(dir, name, &found.facts, found.handle, Note::Tick) {
+        let put = self.table.put(dir, name, &found.facts, found.handle, Note::Tick);
+        if let Ok(put) = &put {
+            self.note_object(put.file, (&found.facts, found.object));
+        }
+        match put {
             Ok(put) if put.new_dir => Ok(handle.map_or(PutStep::Done, PutStep::NewDirectory)),
             Ok(put) if put.surplus => Ok(PutStep::Surplus(put.file)),
             Ok(_) | Err(PutError::NoDirectory) => Ok(PutStep::Done),

@@ -246,7 +246,7 @@ impl Run<'_> {
             return None;
         }
         let (dir, text) = self.table.place(name.name?);
-        let dir = self.host.open_handle(self.table.handle(dir)?).ok()?;
+        let dir = self.host.open_handle(self.table.handle(dir)?, &|| self.table.path_of(dir)).ok()?;
         let target = readlinkat(dir.as_fd(), text, Vec::new()).ok()?;
         Some(target.into_bytes())
     }

@@ -47,13 +47,21 @@ fn place(rng: &mut Rng, dir: &Path) -> PathBuf {
     path
 }
 
+/// The place of a new link. Without capabilities, the kernel does not tell that a file has got another name, unless the
+/// directory of that name has a mark by then. The root always has.
+fn link_place(other: &Path, dir: &Path) -> PathBuf {
+    let root = dir.join("tree");
+    let name = other.file_name().filter(|_| super::is_plain());
+    name.map_or_else(|| other.to_owned(), |name| root.join(name))
+}
+
 fn change(rng: &mut Rng, dir: &Path) -> std::io::Result<()> {
     let (at, other) = (place(rng, dir), place(rng, dir));
     match rng.u8(..24) {
         0..=3 => fs::write(&at, vec![b'x'; rng.usize(..9000)]),
         4..=7 => fs::create_dir(&at),
         8..=11 => fs::rename(&at, &other),
-        12..=13 => fs::hard_link(&at, &other),
+        12..=13 => fs::hard_link(&at, link_place(&other, dir)),
         14..=15 => fs::remove_file(&at),
         16 => fs::remove_dir(&at),
         17 => fs::remove_dir_all(&at),
@@ -65,7 +73,7 @@ fn change(rng: &mut Rng, dir: &Path) -> std::io::Result<()> {
         _ => {
             let mut file = OpenOptions::new().append(true).open(&at)?;
             // Through a descriptor whose name is gone, while another name may stay.
-            let _ = fs::hard_link(&at, &other);
+            let _ = fs::hard_link(&at, link_place(&other, dir));
             let _ = fs::remove_file(&at);
             file.write_all(b"more")
         }

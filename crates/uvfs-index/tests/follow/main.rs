@@ -1,6 +1,6 @@
 //! Trees that several processes change at random, against walks of the host at quiet moments.
 //!
-//! They need CAP_SYS_ADMIN; without it they count as ignored. `UVFS_TEST_ROUNDS` sets the number of quiet moments, and
+//! As root they run twice: with capabilities, and as a user without any. `UVFS_TEST_ROUNDS` sets the number of quiet moments, and
 //! `UVFS_TEST_DIR` the directory; else they run in `/dev/shm`.
 
 mod changer;
@@ -10,8 +10,9 @@ mod support;
 mod walk;
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, ExitCode};
+use std::process::{Child, Command, ExitCode};
 use std::time::Duration;
 
 use uvfs_index::{IndexPhase, IndexedTree, TreeLimits};
@@ -26,16 +27,42 @@ fn main() -> ExitCode {
     if changer::run_if_ordered() || snapshots::run_if_ordered() {
         return ExitCode::SUCCESS;
     }
-    let tests: [(&str, fn()); 5] = [
+    let tests: [(&str, fn()); 6] = [
         ("the_index_is_the_host_at_quiet_moments", quiet_moments),
         ("a_scan_among_changes_ends_in_the_hosts_tree", scan_among_changes),
         ("each_change_is_in_the_next_answer_alone", each_change),
         ("a_snapshot_among_changes_ends_in_the_hosts_tree", snapshots::snapshot_among_changes),
         ("killed_writers_leave_a_whole_snapshot", snapshots::killed_writers),
+        ("an_index_without_capabilities_is_the_host_too", without_capabilities),
     ];
+    // The last two are for the program that was started first.
+    let tests = if is_plain() { &tests[..4] } else { &tests[..] };
     // A process that another test starts holds this one's open files until it runs its program, so their events would
     // come later than the calls that closed them.
-    support::run(&tests, why_not(), true)
+    support::run(tests, why_not(), true)
+}
+
+/// The variable by which this program is told that it has no capabilities.
+const PLAIN: &str = "UVFS_TEST_PLAIN";
+/// A user and group that own nothing.
+const NOBODY: u32 = 65_534;
+
+/// Whether each directory is watched by itself.
+fn is_plain() -> bool {
+    std::env::var_os(PLAIN).is_some()
+}
+
+/// The other tests, by a user who is not root. Fewer rounds: each costs as much.
+fn without_capabilities() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: this user has no capabilities to begin with");
+    }
+    let mut program = Command::new(std::env::current_exe().expect("this program"));
+    program.env(PLAIN, "1").env("UVFS_TEST_ROUNDS", rounds(5).to_string()).uid(NOBODY).gid(NOBODY);
+    let output = program.output().expect("this program");
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("test result: ok. 4 passed"), "{said}");
 }
 
 fn temporary() -> tempfile::TempDir {
@@ -76,6 +103,7 @@ fn quiet_moments() {
         known.push((tree.changed_since(None, b"").clock, of_host(&root)));
         wait(changers(round, 600, dir.path()));
         let (index, host) = (of_index(&tree), of_host(&root));
+        assert_eq!(tree.figures().by_directory, is_plain());
         let when = format!("round {round}");
         assert_same(&index, &host, &when);
         for (clock, before) in known.iter().rev().take(3) {
@@ -110,6 +138,7 @@ fn scan_among_changes() {
         }
         let (index, host) = (of_index(&tree), of_host(&root));
         assert_same(&index, &host, &format!("round {round}"));
+        assert_eq!(tree.figures().unread, (0, None), "round {round}");
         let answer = tree.changed_since(Some(first.clock), b"");
         let changes = answer.changes.expect("the instance of the first answer");
         assert_complete(&before, &host, &changes, &format!("round {round}"));
