@@ -21,6 +21,7 @@ use uvfs_sync::slab::{CHUNK, SPAN};
 
 use crate::cache::Cache;
 use crate::inodes::inode_slots::INODE_CHUNK;
+use crate::limit::eviction_order::NamesGone;
 use crate::limit::external_bytes::ExternalBytes;
 use crate::limit::memory_waiters::{Overdraft, beyond};
 use crate::limit::name_eviction::GLANCE;
@@ -76,15 +77,7 @@ impl Cache {
     /// Give up what nobody needs until no more than `bytes` are committed, and return the memory to the
     /// system. Returns whether that was reached. O(names).
     pub fn shrink_to(&self, bytes: u64) -> bool {
-        // Paths are found by their names too.
-        if self.committed() > bytes {
-            self.prefixes.give();
-        }
-        // Blocks first, down to a quarter: names are asked for again one by one.
-        let over = self.committed().saturating_sub(bytes);
-        self.limit.buffers_give(over.min(self.buffer_bytes().saturating_sub(bytes / 4)));
-        self.shrink_names(bytes);
-        self.limit.buffers_give(self.committed().saturating_sub(bytes));
+        self.give_in_order(bytes, || NamesGone { evicted: self.shrink_names(bytes), then_blocks: true });
         self.arm();
         self.committed() <= bytes
     }
@@ -132,8 +125,9 @@ impl Cache {
         self.inodes.settle();
     }
 
-    /// Evict names until no more than `bytes` are committed in all, or none can go.
-    fn shrink_names(&self, bytes: u64) {
+    /// Evict names until no more than `bytes` are committed in all, or none can go; returns how many went.
+    fn shrink_names(&self, bytes: u64) -> usize {
+        let mut all = 0;
         while self.committed() > bytes {
             let mut evicted = 0;
             for sb in self.superblocks() {
@@ -142,10 +136,12 @@ impl Cache {
             }
             self.dentries.settle();
             self.inodes.settle();
+            all += evicted;
             if evicted == 0 {
                 break;
             }
         }
+        all
     }
 
     /// Whether `bytes` more may be committed. To be asked before each chunk, because it also decides when

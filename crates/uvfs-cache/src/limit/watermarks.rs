@@ -23,6 +23,7 @@ use uvfs_sync::slab::{CHUNK, Slab};
 
 use crate::cache::Cache;
 use crate::inodes::inode_slots::INODE_CHUNK;
+use crate::limit::eviction_order::NamesGone;
 use crate::limit::held_by_kernel::Leaf;
 use crate::limit::limit_state::NONE;
 use crate::limit::make_room::Making;
@@ -244,32 +245,22 @@ impl Cache {
         self.high().saturating_sub(free + fresh * u64::from(CHUNK))
     }
 
-    /// Give up some of the `above` bytes in excess; returns how many names went. Blocks go first, down to a
-    /// quarter of the memory that may stay, because names are asked for again one by one. Names that were
-    /// not used lately go next. If that returns no memory, a chunk is emptied, whose slots nobody gets
-    /// meanwhile. The other blocks go last. `forgotten`: a kernel gives names up in arena order, and so
-    /// whole chunks with them; then no search is needed.
+    /// Give up some of the `above` bytes in excess, in the [order of kinds](crate::limit::eviction_order); returns how
+    /// many names went. Names go that were not used lately. If that returns no memory, a chunk is emptied, whose
+    /// slots nobody gets meanwhile. `forgotten`: a kernel gives names up in arena order, and so whole chunks with
+    /// them; then no search is needed.
     fn give_back(&self, sb: SbId, above: u64, forgotten: bool) -> usize {
         let before = self.committed();
-        let stay = before.saturating_sub(above);
-        // Paths are found by their names too.
-        self.prefixes.give();
-        let above = self.committed().saturating_sub(stay);
-        self.limit.buffers_give(above.min(self.buffer_bytes().saturating_sub(stay / 4)));
-        if self.committed() <= stay {
-            return 0;
-        }
-        let mut evicted = if forgotten { 0 } else { self.evict_within(sb, 8 * STEP as usize, GLANCE) };
-        self.trim(sb);
-        if !forgotten && self.committed() >= before && !self.superblock(sb).is_resident() {
-            evicted += self.empty_next_chunk(sb);
-        }
-        self.dentries.settle();
-        self.inodes.settle();
-        if !forgotten && evicted == 0 && self.committed() >= before {
-            self.limit.buffers_give(above);
-        }
-        evicted
+        self.give_in_order(before.saturating_sub(above), || {
+            let mut evicted = if forgotten { 0 } else { self.evict_within(sb, 8 * STEP as usize, GLANCE) };
+            self.trim(sb);
+            if !forgotten && self.committed() >= before && !self.superblock(sb).is_resident() {
+                evicted += self.empty_next_chunk(sb);
+            }
+            self.dentries.settle();
+            self.inodes.settle();
+            NamesGone { evicted, then_blocks: !forgotten && evicted == 0 && self.committed() >= before }
+        })
     }
 
     /// Empty the chunk that the hand is at, since the hand has passed the earlier ones. Returns how many

@@ -18,6 +18,28 @@
 //!
 //! The image must not change while it is open. If it changes all the same, answers may be wrong or damaged, nothing
 //! worse.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `superblock` | the layout of the image |
+//! | `features` | features that an image may have |
+//! | `group_descriptors` | the places of the inode tables |
+//! | `inode` | an inode, by number |
+//! | `block_map` | from a file's blocks to the image's, by `extents` or `indirect` |
+//! | `block_run` | a run of blocks |
+//! | `dir` | directory entries |
+//! | `htree` | a directory's index, ordered by `name_hash` |
+//! | `dir_cycles` | the end of a directory that goes in circles |
+//! | `last_found` | where a thread found its last name |
+//! | `file` | contents of files and links |
+//! | `xattr` | extended attributes; `acl`: access control lists |
+//! | `journal/` | blocks that the journal replaces |
+//! | `image_blocks` | reads of the image, through the cache of blocks |
+//! | `block_trace` | a trace of the blocks that were used |
+//! | `partition` | the part of a disk image |
+//! | `endian` | numbers as the image has them |
+//! | `checksum` | CRC-32C and CRC-16 |
+//! | `fault` | errors, and their log |
 
 mod acl;
 mod block_map;

@@ -5,6 +5,24 @@
 //! because memory was reserved before the driver was asked. The order of checks is the kernel's, since errors are
 //! compared with it. Order of locks: rename mutex of the superblock, name locks, one inode lock ([`inode_locks`]).
 //! No lock of the cache is held while a driver runs. No operation here knows of paths.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `lookup` | LOOKUP, getattr, access, readlink, statfs |
+//! | `create` | mknod, mkdir, symlink, link |
+//! | `remove` | unlink, rmdir |
+//! | `rename` | rename and exchange |
+//! | `setattr` | owner, group, mode, times, size |
+//! | `xattr` | extended attributes |
+//! | `acl_checks` | access control lists in operations |
+//! | `readdir` | listings |
+//! | `open_read_write` | opening a file; reading and writing by handle |
+//! | `file_io` | reading and writing an open file, whoever owns it |
+//! | `driver_file` | the driver's side of an open file |
+//! | `handle_table` | the table of handles for front ends |
+//! | `inode_locks` | the inode lock |
+//! | `control_dir` | the name `.uvfs` |
+//! | `checks` | checks that operations share |
 
 pub(crate) mod acl_checks;
 pub(crate) mod checks;
