@@ -41,7 +41,7 @@ mod here {
     use crate::options::{self, Ctl, Parsed};
     use crate::print::say;
     use crate::signals::{Asked, Signals};
-    use crate::{daemon, log};
+    use crate::{daemon, log, sys};
 
     /// How long the users of the mount have to finish before it ends under them.
     const GRACE: Duration = Duration::from_secs(1);
@@ -119,6 +119,8 @@ mod here {
             daemon::leave_terminal()?;
         }
         let signals = Signals::block()?;
+        // Pages of LISTs come and go in all threads.
+        sys::one_heap();
         // A panic in a call to the store ends that request with EIO (`uvfs_object`'s `calls`). `abort_on_panic`
         // would end the mount, and with it what others are writing.
         drop(std::panic::take_hook());

@@ -16,7 +16,7 @@ use crate::store::Failed;
 use crate::store_write::{Base, Seen};
 use crate::tree::{FileState, Node, ObjectNode};
 use crate::upload::{Place, State, Upload};
-use crate::version::Version;
+use crate::version::{Etag, Version};
 use crate::writers::{Handle, Opening, Writers};
 
 type Locked = (Arc<Upload>, OwnedMutexGuard<State>);
@@ -231,7 +231,7 @@ impl Writers {
         let copied = self.store.copy(&from.key, &to.key, size, is_new).await;
         let is_same_etag = matches!(
             (&copied, &seen.version.etag),
-            (Ok(Some(copy)), Some(etag)) if **copy == **etag
+            (Ok(Some(copy)), Some(etag)) if Etag::new(copy) == *etag
         );
         let same = if is_same_etag {
             let modified = Some(crate::tree::Tree::clock());

@@ -206,7 +206,7 @@ impl DiskCache {
     fn name(&self, key: &str, version: &Version, at: u64) -> Option<Name> {
         let etag = version.strong_etag()?;
         let mut hash = Sha256::new();
-        for part in [self.store.as_str(), key, etag] {
+        for part in [self.store.as_str(), key, &etag] {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);
         }

@@ -3,13 +3,24 @@
 //! The kernel closes the files of a process that was killed as it does for one that has called exit(2). The status that
 //! wait(2) will tell is set before that, and `/proc/PID/stat` shows it to root and to the process's own user. Others get 0:
 //! then a close looks like any other.
+//!
+//! A process that calls execve(2) closes its files too, those with O_CLOEXEC. On Linux 6.18 a
+//! read of `/proc/PID/stat` waits until execve has ended, and execve waits for the answer to the close. So `/proc/PID/status`, which
+//! waits for neither, is read first: a process that ends has no memory any more when its files are closed, and one in
+//! execve has.
 
 /// The number of the status among the fields after the name.
 const STATUS: usize = 49;
 
 /// Whether a thread ends by a signal.
 pub(crate) fn is_killed(thread: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{thread}/stat")).is_ok_and(|stat| is_by_signal(&stat))
+    let read = |file: &str| std::fs::read_to_string(format!("/proc/{thread}/{file}"));
+    read("status").is_ok_and(|status| has_no_memory(&status))
+        && read("stat").is_ok_and(|stat| is_by_signal(&stat))
+}
+
+fn has_no_memory(status: &str) -> bool {
+    !status.lines().any(|line| line.starts_with("VmSize:"))
 }
 
 fn is_by_signal(stat: &str) -> bool {
@@ -22,6 +33,12 @@ fn is_by_signal(stat: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_lives_has_memory() {
+        let own = std::fs::read_to_string("/proc/self/status").expect("Linux");
+        assert!(!has_no_memory(&own) && has_no_memory("Name:\tx\nState:\tD (disk sleep)\n"));
+    }
 
     #[test]
     fn the_status_is_the_last_field_and_its_low_bits_are_the_signal() {

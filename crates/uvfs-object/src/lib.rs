@@ -14,6 +14,7 @@
 //! | `listings` | LISTs, each shared by all that need it |
 //! | `walks` | LISTs of many directories at once, for a walk |
 //! | `lookup` | lookups |
+//! | `subdirs` | subdirectories whose names were evicted |
 //! | `dir_handle` | open directories |
 //! | `object_reader`, `data_budget` | open objects, read-ahead, and the bound on data |
 //! | `disk_cache` | data on a disk, for later mounts |
@@ -47,6 +48,7 @@ mod options;
 mod refusal;
 mod store;
 mod store_write;
+mod subdirs;
 #[cfg(test)]
 mod tests;
 mod transport;

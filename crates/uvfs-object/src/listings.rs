@@ -25,7 +25,8 @@ use uvfs_path::machinery::Patience;
 
 use crate::names::{Gathered, Kind, Named, Unshown};
 use crate::store::{Failed, Listed, Listing, PAGE, Store};
-use crate::tree::{Node, ObjectNode, Tree};
+use crate::subdirs::Gathering;
+use crate::tree::{Counted, DirState, HEAP, Node, ObjectNode, Tree};
 use crate::version::Version;
 use crate::walks::Walks;
 
@@ -53,7 +54,17 @@ fn digest(before: u32, name: &str) -> u32 {
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) first: usize,
-    pub(crate) lines: Vec<Line>,
+    pub(crate) lines: Box<[Line]>,
+    _counted: Counted,
+}
+
+impl Batch {
+    fn new(first: usize, lines: Box<[Line]>, tree: &Tree) -> Self {
+        let names: usize = lines.iter().map(|line| line.name.len()).sum();
+        let each = size_of::<Line>() as u64 + HEAP;
+        let counted = tree.count(names as u64 + lines.len() as u64 * each);
+        Self { first, lines, _counted: counted }
+    }
 }
 
 #[derive(Default)]
@@ -89,6 +100,7 @@ struct Source {
     whole: Option<NodeListing<ObjectNode>>,
     /// All names so far are in the cache.
     all_cached: bool,
+    subdirs: Gathering,
     /// Batches so far.
     batches: u64,
 }
@@ -100,6 +112,8 @@ pub(crate) struct DirListing {
     pub(crate) began: u64,
     dir: Node,
     key: String,
+    /// [`Subdirs::epoch`](crate::subdirs::Subdirs::epoch) before it began.
+    epoch: u64,
     /// A name was changed here since it began.
     outdated: AtomicBool,
     source: tokio::sync::Mutex<Source>,
@@ -157,12 +171,21 @@ impl Listings {
         }
         let state = dir.data().dir().ok_or(libc::ENOTDIR)?;
         state.changed.enter();
-        let source = Source { listing: None, raw: Vec::new(), whole: None, all_cached: true, batches: 0 };
+        let epoch = state.subdirs.epoch();
+        let source = Source {
+            listing: None,
+            raw: Vec::new(),
+            whole: None,
+            all_cached: true,
+            subdirs: Gathering::default(),
+            batches: 0,
+        };
         let listing = Arc::new(DirListing {
             number: self.next.fetch_add(1, Relaxed),
             began: began.unwrap_or_else(|| self.tree.now()),
             dir: dir.clone(),
             key,
+            epoch,
             outdated: AtomicBool::new(false),
             source: tokio::sync::Mutex::new(source),
             read: Mutex::default(),
@@ -199,6 +222,9 @@ impl Listings {
 
     /// The next that needs the directory's names asks the store.
     pub(crate) fn forget(&self, dir: &Node) {
+        if let Some(state) = dir.data().dir() {
+            state.subdirs.forget();
+        }
         let known = self.joinable.lock().remove(&dir.id());
         if let Some(listing) = known.and_then(|known| known.upgrade()) {
             listing.outdated.store(true, Relaxed);
@@ -333,8 +359,9 @@ impl DirListing {
 
     /// Take a batch out of the listing, and publish it.
     async fn take(&self, at: &Listings, source: &mut Source) -> Result<(), Failed> {
-        let Source { listing, raw, whole, all_cached, batches } = source;
+        let Source { listing, raw, whole, all_cached, subdirs, batches } = source;
         let Some(listing) = listing else { return Err(libc::EIO) };
+        let _room = at.store.page().await;
         listing.more(BATCH, raw).await?;
         listing.complete(raw).await?;
         let mut gathered = Gathered::default();
@@ -355,6 +382,8 @@ impl DirListing {
         *all_cached &= publishing.publish(&names).await;
         // From here on nothing waits.
         raw.clear();
+        let dirs = names.iter().filter(|named| matches!(named.kind, Kind::Dir));
+        dirs.for_each(|named| subdirs.add(&named.name, &at.tree.texts));
         *batches += 1;
         at.unshown.note(&self.key, &bad);
         let lines = names.into_iter().zip(listed_before).filter(|(_, before)| !before);
@@ -366,7 +395,7 @@ impl DirListing {
                 now = digest(now, &name);
                 Line { name, is_dir: matches!(kind, Kind::Dir), digest: now }
             });
-            let batch = Batch { first: read.end, lines: lines.collect() };
+            let batch = Batch::new(read.end, lines.collect(), &at.tree);
             read.digest = now;
             read.end += batch.lines.len();
             read.is_ended = ended;
@@ -378,21 +407,25 @@ impl DirListing {
         if let Some(state) = state.filter(|_| is_first) {
             state.large.store(!ended, Relaxed);
         }
-        if ended {
-            let whole = source.whole.take();
-            // Looked at after the question to the cache began: a name that is made later cannot leave it unseen.
-            let changed = state.is_none_or(|state| state.changed.is_changed_since(self.began));
-            let complete = source.all_cached
-                && !changed
-                && whole.is_some_and(|whole| whole.complete(Ttl::For(at.tree.ttl)));
-            if let Some(state) = state {
-                state.began.store(self.began, Relaxed);
-                state.listed.store(at.tree.now(), Relaxed);
-                state.asked.store(0, Relaxed);
-                state.whole.store(if complete { self.number } else { 0 }, Relaxed);
-            }
+        if let Some(state) = state.filter(|_| ended) {
+            self.ended(&at.tree, source, state);
         }
         Ok(())
+    }
+
+    /// All names were told: the directory is complete, if they are in the cache.
+    fn ended(&self, tree: &Tree, source: &mut Source, state: &DirState) {
+        let whole = source.whole.take();
+        // Looked at after the question to the cache began: a name that is made later cannot leave it unseen.
+        let changed = state.changed.is_changed_since(self.began);
+        let complete =
+            source.all_cached && !changed && whole.is_some_and(|whole| whole.complete(Ttl::For(tree.ttl)));
+        let now = tree.now();
+        state.subdirs.keep(self.epoch, std::mem::take(&mut source.subdirs), (self.began, now), &tree.texts);
+        state.began.store(self.began, Relaxed);
+        state.listed.store(now, Relaxed);
+        state.asked.store(0, Relaxed);
+        state.whole.store(if complete { self.number } else { 0 }, Relaxed);
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! A miss in a directory that was not listed joins its listing, which tells all names at once. A directory with more
 //! names than [`crate::listings::BATCH`] is *large*: there a miss asks for the one name, by a HEAD of the key and a LIST of
-//! one key below it, both at once. So does a name that memory was too short to keep, until several of one directory were
-//! asked for; then the directory is listed again. No name lock is held while a listing runs.
+//! one key below it, both at once. So does a file's name that memory was too short to keep, until several of one directory
+//! were asked for; then the directory is listed again. A subdirectory's is known from its listing ([`crate::subdirs`]). No
+//! name lock is held while a listing runs.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -32,6 +33,8 @@ enum Next {
     Ask(Ticket<ObjectNode>),
     /// A whole listing that still holds did not have the name.
     Absent(Duration),
+    /// A listing that ended then has told it as a subdirectory's, and it was evicted.
+    Restore(Ticket<ObjectNode>, u64),
 }
 
 /// Lookups of one mount.
@@ -44,6 +47,12 @@ pub(crate) struct Finder {
 impl Finder {
     fn next(&self, dir: &Node, mut ticket: Ticket<ObjectNode>, lists: usize) -> Result<Next, Failed> {
         let state = dir.data().dir().ok_or(libc::ENOTDIR)?;
+        if ticket.previous().is_none()
+            && let Some(listed) =
+                std::str::from_utf8(ticket.name()).ok().and_then(|name| self.tree.told_subdir(state, name))
+        {
+            return Ok(Next::Restore(ticket, listed));
+        }
         let whole = state.whole.load(Relaxed);
         let left = self.tree.left(state.listed.load(Relaxed));
         let mut evicted = false;
@@ -94,20 +103,9 @@ impl Finder {
                 return Ok(None);
             }
         };
-        let mut lock = ticket.into_lock();
-        let previous = lock.previous();
-        let mut patience = self.tree.patience();
-        loop {
-            let answer = self.tree.answer(previous.as_ref(), &kind);
-            match self.tree.attempt(&patience, || lock.found(answer)) {
-                Ok(node) => {
-                    self.tree.told(&node, 0, 0);
-                    return Ok(Some(node));
-                }
-                Err(errno) if !patience.again().await => return Err(errno),
-                Err(_) => {}
-            }
-        }
+        let node = self.tree.give(ticket.into_lock(), &kind, self.tree.ttl).await?;
+        self.tree.told(&node, 0, 0);
+        Ok(Some(node))
     }
 
     /// The node of a name. `Err` of a duration: there is none, and the kernel may believe that for so long.
@@ -128,6 +126,9 @@ impl Finder {
                 Next::Absent(left) => return Ok(Err(left)),
                 Next::Ask(ticket) => {
                     return Ok(self.ask(dir, name, ticket).await?.ok_or(self.tree.ttl));
+                }
+                Next::Restore(ticket, listed) => {
+                    return Ok(Ok(self.tree.restore(ticket.into_lock(), listed).await?));
                 }
                 Next::List => {}
             }

@@ -30,6 +30,14 @@ pub(crate) const PAGE: usize = 1000;
 const HEADS: usize = 16;
 /// Calls of the store at one time; each has a connection, and so a descriptor.
 const CALLS: usize = 128;
+/// Memory that a batch of a LIST takes until its names are in the tree: pages as they came, and up to 4,000 keys.
+const LISTED: u64 = 2 << 20;
+
+/// Batches of LISTs in memory at one time: they take no more than the share for data is.
+fn pages(options: &ObjectOptions) -> usize {
+    let (data, names) = options.shares();
+    if names == 0 { CALLS } else { usize::try_from(data / LISTED).unwrap_or(CALLS).clamp(1, CALLS) }
+}
 
 /// Why a store cannot be mounted. One sentence.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -55,6 +63,8 @@ pub(crate) struct Store {
     pub(crate) is_conditional: bool,
     prefix: String,
     calls: Arc<Semaphore>,
+    /// LISTs whose keys are in memory and not in the tree yet.
+    pages: Arc<Semaphore>,
     counted: Arc<Counted>,
     disk: Option<Arc<DiskCache>>,
 }
@@ -211,6 +221,7 @@ impl Store {
             is_conditional: options.conditional,
             prefix: prefix.to_owned(),
             calls: Arc::new(Semaphore::new(CALLS)),
+            pages: Arc::new(Semaphore::new(pages(options))),
             counted: Arc::default(),
             disk: None,
         }
@@ -269,6 +280,11 @@ impl Store {
     /// The right to one call. `None` would mean that the semaphore was closed, which nobody does.
     pub(crate) async fn call(&self) -> Option<SemaphorePermit<'_>> {
         self.calls.acquire().await.ok()
+    }
+
+    /// The right to one more batch of a LIST in memory. No name may be locked.
+    pub(crate) async fn page(&self) -> Option<SemaphorePermit<'_>> {
+        self.pages.acquire().await.ok()
     }
 
     /// LISTs, HEADs and GETs so far, and bytes that came.
@@ -417,7 +433,7 @@ impl Store {
         let failed = |error: opendal::Error| stale(errno("GET", key, &error));
         let etag = want.strong_etag().filter(|_| self.op.info().capability().read_with_if_match);
         let options = ReaderOptions {
-            if_match: etag.map(str::to_owned),
+            if_match: etag,
             content_length_hint: Some(want.size),
             ..ReaderOptions::default()
         };

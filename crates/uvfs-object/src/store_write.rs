@@ -18,7 +18,7 @@ use opendal::{EntryMode, ErrorKind, Metadata, Writer};
 
 use crate::store::{Failed, Store, errno};
 use crate::tree::Tree;
-use crate::version::Version;
+use crate::version::{Version, told_etag};
 
 /// The name of the mark in the object's metadata.
 const MARK: &str = "uvfs-write";
@@ -81,8 +81,7 @@ impl Store {
             match target.base {
                 Base::Absent => options.if_not_exists = can.write_with_if_not_exists,
                 Base::Version(version) => {
-                    options.if_match =
-                        version.strong_etag().filter(|_| can.write_with_if_match).map(str::to_owned);
+                    options.if_match = version.strong_etag().filter(|_| can.write_with_if_match);
                 }
             }
         }
@@ -164,7 +163,7 @@ impl Store {
         let mut at = 0;
         while at < version.size {
             let end = (at + COPY_PART).min(version.size);
-            let if_match = version.strong_etag().filter(|_| can.read_with_if_match).map(str::to_owned);
+            let if_match = version.strong_etag().filter(|_| can.read_with_if_match);
             let options = ReadOptions { range: (at..end).into(), if_match, ..ReadOptions::default() };
             writer.copy_from_options(key, options).await.map_err(|error| {
                 match errno("UploadPartCopy", key, &error) {
@@ -232,7 +231,7 @@ impl Store {
 
     /// The version that a successful answer is about.
     async fn written(&self, target: &Target<'_>, meta: &Metadata) -> Result<Version, Failed> {
-        let etag: Option<Box<str>> = meta.etag().filter(|etag| !etag.is_empty()).map(Box::from);
+        let etag = told_etag(meta);
         if etag.is_some() {
             // The answer has no time; a LIST or HEAD tells it later.
             return Ok(Version { etag, modified: Some(Tree::clock()), size: target.size });
@@ -268,10 +267,8 @@ impl Store {
     /// Those of [`errno`].
     pub(crate) async fn delete(&self, key: &str, only: Option<&Version>) -> Result<bool, Failed> {
         let can = self.op.info().capability();
-        let if_match = only
-            .and_then(Version::strong_etag)
-            .filter(|_| self.is_conditional && can.delete_with_if_match)
-            .map(str::to_owned);
+        let if_match =
+            only.and_then(Version::strong_etag).filter(|_| self.is_conditional && can.delete_with_if_match);
         let is_bound = if_match.is_some();
         let deleted = {
             let _call = self.call().await;

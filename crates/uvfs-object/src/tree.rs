@@ -21,7 +21,8 @@ use parking_lot::{Mutex, RwLock};
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
 use uvfs_cache::machinery::ExternalBytes;
 use uvfs_cache::{
-    Attr, Balancer, CacheError, Config, InodeId, NodeAnswer, NodeCache, NodeSuperblock, OwnedNode, Time, Ttl,
+    Attr, Balancer, CacheError, Config, InodeId, NameLock, NodeAnswer, NodeCache, NodeSuperblock, OwnedNode,
+    Time, Ttl,
 };
 use uvfs_path::machinery::{KernelHolder, Patience, Pauses, Writing, fuse_descriptors, session_device};
 
@@ -29,14 +30,15 @@ use crate::changed::Changed;
 use crate::names::Kind;
 use crate::options::ObjectOptions;
 use crate::store::Failed;
-use crate::version::Version;
+use crate::subdirs::{Subdirs, TextRoom};
+use crate::version::{Etag, Version};
 
 /// The root's node id.
 pub(crate) const ROOT: u64 = 1;
 /// How long the kernel may keep attributes: those of a node do not change.
 pub(crate) const ALWAYS: Duration = Duration::from_secs(1 << 20);
 /// Bytes of a value in memory of its own, beside the value.
-const HEAP: u64 = 16;
+pub(crate) const HEAP: u64 = 16;
 
 const BATCH_BITS: u32 = 24;
 const BATCH_MAX: u64 = (1 << BATCH_BITS) - 1;
@@ -57,6 +59,8 @@ pub(crate) struct DirState {
     pub(crate) read: AtomicU64,
     /// Changes of names by this mount.
     pub(crate) changed: Changed,
+    /// Names that may have been evicted.
+    pub(crate) subdirs: Subdirs,
 }
 
 /// The content of a file.
@@ -72,11 +76,20 @@ impl FileState {
     /// Bytes in memory of their own.
     fn owned(&self) -> u64 {
         let Self::Version(version) = self else { return 0 };
-        version.etag.as_ref().map_or(0, |etag| etag.len() as u64 + HEAP)
+        match version.etag.as_ref().map_or(0, Etag::owned) as u64 {
+            0 => 0,
+            owned => owned + HEAP,
+        }
     }
 }
 
 impl DirState {
+    /// The names that were listed may be others by now. Called before a name is invalidated.
+    pub(crate) fn distrust(&self) {
+        self.whole.store(0, Relaxed);
+        self.subdirs.forget();
+    }
+
     pub(crate) fn is_large(&self) -> bool {
         self.large.load(Relaxed)
     }
@@ -222,6 +235,16 @@ impl Drop for ObjectNode {
     }
 }
 
+/// Bytes beside the names that are counted with them, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Counted(Arc<ExternalBytes>, u64);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.sub(self.1);
+    }
+}
+
 pub(crate) type Node = OwnedNode<ObjectNode>;
 
 /// Directories in which requests wait for the store: the kernel has locked them.
@@ -258,6 +281,8 @@ pub(crate) struct Tree {
     pub(crate) ttl: Duration,
     pub(crate) busy: Busy,
     external: Arc<ExternalBytes>,
+    /// For the texts of [`Subdirs`].
+    pub(crate) texts: Arc<TextRoom>,
     pauses: Pauses,
     writing: Writing,
     begun: Instant,
@@ -298,6 +323,7 @@ impl Tree {
             prefix: prefix.to_owned(),
             ttl: options.ttl,
             busy: Busy::default(),
+            texts: TextRoom::new(options.shares().1, external.clone()),
             external,
             pauses: Pauses::default(),
             writing: Writing::default(),
@@ -321,6 +347,12 @@ impl Tree {
         let (busy, writing) = (self.busy.clone(), self.writing.clone());
         let is_used = Box::new(move |id| busy.0.lock().contains_key(&id));
         self.cache().balance(KernelHolder { device, root: self.root, is_used, writing }).ok()
+    }
+
+    /// Count bytes that are kept for names.
+    pub(crate) fn count(&self, bytes: u64) -> Counted {
+        self.external.add(bytes);
+        Counted(self.external.clone(), bytes)
     }
 
     pub(crate) fn patience(&self) -> Patience<'_> {
@@ -422,6 +454,45 @@ impl Tree {
             ctime: at,
             ..Attr::default()
         }
+    }
+
+    /// Give a name that is locked the node that the store has told, for a while.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub(crate) async fn give(
+        &self,
+        mut lock: NameLock<ObjectNode>,
+        kind: &Kind,
+        name_ttl: Duration,
+    ) -> Result<Node, Failed> {
+        let previous = lock.previous();
+        let mut patience = self.patience();
+        loop {
+            let answer = NodeAnswer { name_ttl: Ttl::For(name_ttl), ..self.answer(previous.as_ref(), kind) };
+            match self.attempt(&patience, || lock.found(answer)) {
+                Ok(node) => return Ok(node),
+                Err(errno) if !patience.again().await => return Err(errno),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// When the listing ended that told a name as a subdirectory's. The caller has locked the name. `None`: no listing that
+    /// is believed still has told it.
+    pub(crate) fn told_subdir(&self, state: &DirState, name: &str) -> Option<u64> {
+        let (began, listed) = state.subdirs.told(name)?;
+        (!self.left(listed).is_zero() && !state.changed.is_changed_since(began)).then_some(listed)
+    }
+
+    /// The node of a subdirectory that was evicted since a listing told it.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub(crate) async fn restore(&self, lock: NameLock<ObjectNode>, listed: u64) -> Result<Node, Failed> {
+        let node = self.give(lock, &Kind::Dir, self.left(listed)).await?;
+        node.data().told.store(listed, Relaxed);
+        Ok(node)
     }
 
     /// A file that is going to be written. Its name does not expire before it was published.
@@ -541,7 +612,7 @@ impl Tree {
     pub(crate) fn expire(&self, node: &Node) -> Option<Node> {
         let (dir, name) = node.name()?;
         if let Some(state) = dir.data().dir() {
-            state.whole.store(0, Relaxed);
+            state.distrust();
         }
         dir.invalidate(&name);
         Some(dir)

@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use uvfs_cache::{InodeId, NodeKnown};
 
 use crate::listings::{DirListing, Listings};
+use crate::names::{Kind, is_shown};
 use crate::store::{Failed, Listed};
 use crate::tree::Node;
 
@@ -145,7 +146,10 @@ impl Listings {
         if !self.walks.note(&parent, part, began, ttl) {
             return Ok(None);
         }
-        let (page, is_end) = self.store.keys_from(&prefix, key).await?;
+        let (page, is_end) = {
+            let _room = self.store.page().await;
+            self.store.keys_from(&prefix, key).await?
+        };
         let reach = page.last().map(|listed| listed.key.clone()).unwrap_or_default();
         let is_whole = |dir: &str| is_end || !reach.starts_with(dir);
         let Some(mut dirs) = by_dir(&prefix, page).filter(|_| is_whole(key)) else {
@@ -167,7 +171,8 @@ impl Listings {
         let mut listings = Vec::new();
         // Parents come before what is below them.
         for (key, raw) in page.ahead {
-            let Some(dir) = self.known_dir(&page.parent, &key[page.prefix.len()..]) else { continue };
+            let path = &key[page.prefix.len()..];
+            let Some(dir) = self.told_dir(&page.parent, path, page.began).await else { continue };
             let Some(listing) = self.begin_told(&dir, key, raw, page.began) else { continue };
             if listing.batch_of_told(self).await.is_ok() {
                 listings.push(listing);
@@ -176,17 +181,39 @@ impl Listings {
         self.walks.keep(listings);
     }
 
-    /// The node of a path below a directory, if it is in the cache.
-    fn known_dir(&self, from: &Node, path: &str) -> Option<Node> {
+    /// The node of a path below a directory that a page has told: from the cache, or new if its name was evicted.
+    async fn told_dir(&self, from: &Node, path: &str, began: u64) -> Option<Node> {
         let mut dir = from.clone();
         for name in path.split_terminator('/') {
-            let found = match self.tree.cache().borrow(dir.id())?.child(name.as_bytes()) {
+            let known = match self.tree.cache().borrow(dir.id())?.child(name.as_bytes()) {
                 NodeKnown::Hit(node) => Some(node.to_owned()),
                 _ => None,
             };
-            dir = found?;
+            dir = match known {
+                Some(known) => known,
+                None => self.publish_dir(&dir, name, began).await?,
+            };
         }
         dir.data().dir().is_some().then_some(dir)
+    }
+
+    /// Give the cache a directory that a page has told. `None`: it is no name, this mount has changed names there since the
+    /// page was asked for, or memory is short.
+    async fn publish_dir(&self, dir: &Node, name: &str, began: u64) -> Option<Node> {
+        if !is_shown(&self.tree.key(dir).ok()?, name, true) {
+            return None;
+        }
+        let mut lock = dir.lock_name(name.as_bytes()).await;
+        if let NodeKnown::Hit(known) = lock.known() {
+            return Some(known);
+        }
+        // A change that comes later waits for the name.
+        if dir.data().dir().is_none_or(|state| state.changed.is_changed_since(began)) {
+            return None;
+        }
+        let node = self.tree.give(lock, &Kind::Dir, self.tree.ttl).await.ok()?;
+        self.tree.told(&node, 0, 0);
+        Some(node)
     }
 }
 

@@ -12,7 +12,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -408,7 +407,8 @@ impl Writers {
     /// The mount's knowledge of a name may be wrong.
     pub(crate) fn distrust(&self, place: &Place) {
         if let Some(state) = place.dir.data().dir() {
-            state.whole.store(0, Relaxed);
+            state.changed.note_change(self.tree.now());
+            state.distrust();
         }
         place.dir.invalidate(place.name.as_bytes());
         self.listings.changed(&place.dir);

@@ -8,9 +8,13 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::time::Duration;
 
+use fuse3::raw::Request;
 use uvfs_object::{ObjectFs, ObjectOptions};
 
 use crate::fixture::{Fixture, Served, options, usual_or_full, within};
+
+/// A request without a kernel.
+const REQUEST: Request = Request { unique: 1, uid: 0, gid: 0, pid: 0 };
 
 fn walk(dir: &Path, found: &mut BTreeSet<String>, root: &Path) {
     for entry in fs::read_dir(dir).expect("a directory") {
@@ -217,6 +221,64 @@ pub fn limit() {
     assert!(figures.names < (DIRS * NAMES * 3 / 4) as u64, "names were evicted: {figures:?}");
 }
 
+/// The names of a directory, read without a kernel.
+async fn names(fs: &ObjectFs, dir: u64) -> Vec<String> {
+    use fuse3::raw::Filesystem;
+    use futures_util::StreamExt;
+    let fh = fs.opendir(REQUEST, dir, 0).await.expect("a directory").fh;
+    let (mut names, mut at) = (Vec::new(), 0);
+    loop {
+        let entries = fs.readdir(REQUEST, dir, fh, at).await.expect("entries").entries;
+        let more: Vec<_> = entries.map(|entry| entry.expect("an entry")).collect().await;
+        let Some(last) = more.last() else { break };
+        at = last.offset;
+        names.extend(more.into_iter().map(|entry| entry.name.into_string().expect("UTF-8")));
+    }
+    fs.releasedir(REQUEST, dir, fh, 0).await.expect("closed");
+    names.retain(|name| name != "." && name != "..");
+    names
+}
+
+/// A walk like that of find(1), with memory for fewer names than it meets, and no kernel that holds any: names are evicted
+/// before it comes to them.
+pub fn evicted() {
+    use fuse3::raw::Filesystem;
+    const DIRS: usize = 40;
+    const NAMES: usize = 300;
+    let served = Served::new();
+    (0..DIRS).for_each(|d| (0..NAMES).for_each(|n| served.bucket.put(&format!("d{d:02}/f{n:03}"), "x")));
+    let options = ObjectOptions { memory: 4 << 20, ..options() };
+    let fs = ObjectFs::new(served.operator(), "", &options).expect("tables");
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    let walk = async || {
+        let dirs = names(&fs, 1).await;
+        assert_eq!(dirs.len(), DIRS);
+        for name in dirs {
+            let dir = fs.lookup(REQUEST, 1, name.as_ref()).await.expect("an answer").attr.ino;
+            assert_eq!(names(&fs, dir).await.len(), NAMES, "{name}");
+            fs.forget(REQUEST, dir, 1).await;
+        }
+        let requests = served.bucket.take_requests();
+        (requests.lists, requests.heads)
+    };
+    runtime.block_on(async {
+        // The root; two directories that make a walk; then pages, each with three whole directories.
+        assert_eq!(walk().await, (1 + 2 + 13, 0));
+        assert!(fs.handle().figures().names < (DIRS * NAMES * 3 / 4) as u64, "names were evicted");
+        // What another mount has removed is believed for the TTL, and not longer.
+        (0..NAMES).for_each(|n| served.bucket.remove(&format!("d07/f{n:03}")));
+        fs.handle().advance_clock(61_000);
+        assert_eq!(fs.lookup(REQUEST, 1, "d07".as_ref()).await.expect("an answer").attr.ino, 0);
+        assert_eq!(names(&fs, 1).await.len(), DIRS - 1);
+        // Own changes hold at once, also of names that were evicted.
+        served.bucket.put("d03/", "");
+        (0..NAMES).for_each(|n| served.bucket.remove(&format!("d03/f{n:03}")));
+        fs.rmdir(REQUEST, 1, "d03".as_ref()).await.expect("removed");
+        assert_eq!(fs.lookup(REQUEST, 1, "d03".as_ref()).await.expect("an answer").attr.ino, 0);
+        assert!(names(&fs, 1).await.iter().all(|name| name != "d03"));
+    });
+}
+
 pub fn walks() {
     const DIRS: usize = 60;
     let keys: BTreeSet<String> = (0..DIRS)
@@ -285,14 +347,14 @@ pub fn control() {
 
 /// The kernel may have the beginning of a directory in pages of its own, and asks another handle for the rest.
 pub fn resumed() {
-    use fuse3::raw::{Filesystem, Request};
+    use fuse3::raw::Filesystem;
     use futures_util::StreamExt;
     const NAMES: usize = 9000;
     let served = Served::new();
     (0..NAMES).for_each(|n| served.bucket.put(&format!("d/f{n:05}"), "x"));
     let fs = ObjectFs::new(served.operator(), "", &options()).expect("tables");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    let request = Request { unique: 1, uid: 0, gid: 0, pid: 0 };
+    let request = REQUEST;
     runtime.block_on(async {
         let d = fs.lookup(request, 1, "d".as_ref()).await.expect("a directory").attr.ino;
         // Reads from a place on; returns the names, and the place after each.
@@ -331,7 +393,7 @@ pub fn resumed() {
 }
 
 pub fn slow() {
-    use fuse3::raw::{Filesystem, Request};
+    use fuse3::raw::Filesystem;
     let served = Served::new();
     (0..4100).for_each(|n| served.bucket.put(&format!("d/f{n:05}"), "x"));
     let fs = ObjectFs::new(served.operator(), "", &options()).expect("tables");

@@ -418,6 +418,20 @@ pub fn open_files() {
     assert!(within(Duration::from_secs(5), || mount.handle().figures().writing == 0));
 }
 
+/// A file with O_CLOEXEC is closed in execve(2), while the kernel holds locks that some files of /proc wait for.
+pub fn executed() {
+    let mount = Fixture::of(|_| {}, &options());
+    let mut file = create(&mount.path("f"));
+    file.write_all(b"before").expect("written");
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(Command::new("true").status().expect("true").success()));
+    // A mount that hangs is ended by the fixture.
+    assert_eq!(is_done.recv_timeout(Duration::from_secs(20)), Ok(true));
+    file.write_all(b" after").expect("written");
+    drop(file);
+    assert_eq!(mount.bucket().content("f").expect("visible"), "before after");
+}
+
 pub fn killed() {
     let mount = Fixture::of(|bucket| bucket.put("old", "old"), &options());
     for (name, len) in [("new", 1000), ("large", 2 * PART), ("old", 1000)] {
