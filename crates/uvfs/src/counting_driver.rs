@@ -88,6 +88,7 @@ impl Driver for Counted {
             -> Result<Option<NewInode>>;
         Readdir: fn readdir(&self, op: &Op, dir: &Inode<'_>, cookie: u64,
             sink: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()>;
+        Readdir: fn is_empty(&self, op: &Op, dir: &Inode<'_>) -> Result<bool>;
         Readlink: fn readlink(&self, op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>>;
         Open: fn open(&self, op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64>;
         Open: fn open_to_append(&self, op: &Op, inode: &Inode<'_>, access: Access) -> Result<u64>;

@@ -199,6 +199,15 @@ pub trait Driver: Send + Sync + 'static {
     ) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
+    /// Whether a directory has no entry now.
+    fn is_empty(&self, op: &Op, dir: &Inode<'_>) -> Result<bool> {
+        let mut empty = true;
+        self.readdir(op, dir, 0, &mut |_| {
+            empty = false;
+            false
+        })?;
+        Ok(empty)
+    }
     /// The target of a symbolic link.
     fn readlink(&self, op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
         Err(Errno::OPNOTSUPP)

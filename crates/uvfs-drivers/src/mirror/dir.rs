@@ -181,6 +181,18 @@ impl Mirror {
         }
     }
 
+    /// Whether a directory is empty. Keeps no stream: the caller does not read on.
+    pub(super) fn has_no_entry(&self, dir: &Inode<'_>) -> Result<bool> {
+        let node = self.node(dir)?;
+        if node.covered() {
+            return Ok(true);
+        }
+        let source = open_dir(&self.reach(&node)?)?;
+        let mut empty = true;
+        while !source.read(&mut |name, _, _, _| empty &= matches!(name, b"." | b".."))? && empty {}
+        Ok(empty)
+    }
+
     /// Entries, and which of them is the next after `cookie`; none at the end.
     fn next_entries(&self, node: &Arc<Node>, cookie: u64) -> Result<(Arc<Vec<Entry>>, usize)> {
         let _turn = self.budget.turn();

@@ -468,6 +468,11 @@ impl Driver for Mirror {
         self.read_dir(dir, cookie, sink)
     }
 
+    fn is_empty(&self, _op: &Op, dir: &Inode<'_>) -> Result<bool> {
+        let _turn = self.budget.turn();
+        self.has_no_entry(dir)
+    }
+
     fn readlink(&self, _op: &Op, inode: &Inode<'_>) -> Result<Vec<u8>> {
         let _turn = self.budget.turn();
         let (_, at) = self.reach_inode(inode)?;

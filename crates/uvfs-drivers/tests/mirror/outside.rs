@@ -93,6 +93,36 @@ fn that_there_are_no_attributes_is_known_while_the_source_is_watched() {
     assert_eq!(names(), 1);
 }
 
+/// The host is not asked for names in a directory that was made through the mirror, until others make some there.
+#[test]
+fn what_is_not_in_a_new_directory_is_known_while_the_source_is_watched() {
+    let base = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let mirror = uvfs_drivers::mirror::Mirror::new(base.path(), Duration::ZERO).unwrap();
+    if let Err(why) = mirror.watch() {
+        return println!(
+            "skipped: what_is_not_in_a_new_directory_is_known: changes by others are not seen: {why}"
+        );
+    }
+    let vfs = uvfs::Vfs::new(uvfs::VfsConfig::default(), mirror.clone()).unwrap();
+    let me = vfs.context(Cred::root());
+    me.mkdir(b"/dir", 0o755).unwrap();
+    assert_eq!(me.stat(b"/dir/theirs").unwrap_err(), Errno::NOENT);
+    let before = mirror.operations();
+    for name in [&b"/dir/theirs"[..], b"/dir/other"] {
+        assert_eq!(me.stat(name).unwrap_err(), Errno::NOENT);
+    }
+    assert_eq!(mirror.operations(), before);
+    // By another process: this one's changes are not reported.
+    let theirs = base.path().join("dir/theirs");
+    let done = std::process::Command::new("touch").arg(&theirs).status();
+    assert!(done.is_ok_and(|status| status.success()));
+    until(|| me.stat(b"/dir/theirs").is_ok());
+    // A directory with something in it is not removed.
+    assert_eq!(me.rmdir(b"/dir").unwrap_err(), Errno::NOTEMPTY);
+    fs::remove_file(theirs).unwrap();
+    until(|| me.rmdir(b"/dir").is_ok());
+}
+
 #[test]
 fn what_is_told_of_the_unknown_is_nothing() {
     let fs = Fs::new();

@@ -9,12 +9,13 @@ use uvfs_cache::Room;
 use crate::driver::Inode;
 use crate::driver_answer::{believed_ttl, cache_errno, fresh};
 use crate::groups_and_capabilities::{Capability, Who};
+use crate::mount_table::SuperRef;
 use crate::ops::acl_checks::Inherited;
 use crate::ops::checks::{check_name, is_dir, require_dir};
 use crate::ops::driver_file::DriverFile;
 use crate::ops::open_read_write::Opening;
 use crate::permission;
-use crate::types::{Access, Attr, Errno, Make, Op, PATH_MAX, Perm, Result, mode};
+use crate::types::{Access, Attr, Errno, Make, Op, PATH_MAX, Perm, Result, Ttl, mode};
 use crate::vfs::Vfs;
 
 /// Mode bits without the type.
@@ -160,12 +161,30 @@ impl Vfs {
         let inode = guard.create(room, &fresh(sup.features, &new));
         // The driver's own open may wait long, and other callers may want the name.
         drop(guard);
+        if what == Room::Dir {
+            self.learn_if_empty(op, &sup, &inode);
+        }
         let file = match (open, handle) {
             (Some(access), Some(handle)) => Some(self.driver_file(&sup, access, handle)),
             (Some(access), None) => self.open_permitted(op, &inode, access, Opening::default())?,
             (None, _) => None,
         };
         Ok(Made { inode, attr: new.attr, file })
+    }
+
+    /// A new directory of a watched file system is empty, unless the host or others have made something in it. If it
+    /// is, the cache knows all its names from then on. So the driver is not asked for each name before it is made.
+    /// This is a listing: a name that others make meanwhile is in it, or is reported after its beginning.
+    fn learn_if_empty(&self, op: &Op, sup: &SuperRef, dir: &Inode<'_>) {
+        if !sup.features.passes_through {
+            return;
+        }
+        let scan = self.cache.begin_scan(dir);
+        // After the scan has read the epoch. If the watch has ended before, this is a time. If it ends later, the epoch
+        // moves, and the listing expires.
+        if sup.driver.ttl() == Ttl::Forever && sup.driver.is_empty(op, dir) == Ok(true) {
+            scan.complete();
+        }
     }
 
     /// Makes a regular file without a name (O_TMPFILE) on the file system of `dir`, and opens it whatever its mode.

@@ -104,12 +104,7 @@ impl Vfs {
     /// Others may have removed the directory's cached entries behind the cache. This asks the driver whether any
     /// entry is left.
     fn forget_if_empty(&self, op: &Op, sup: &SuperRef, dir: &Inode<'_>) -> Result<()> {
-        let mut empty = true;
-        sup.driver.readdir(op, dir, 0, &mut |_| {
-            empty = false;
-            false
-        })?;
-        if !empty {
+        if !sup.driver.is_empty(op, dir)? {
             return Err(Errno::NOTEMPTY);
         }
         self.cache.invalidate_children(dir);

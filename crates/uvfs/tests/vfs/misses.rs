@@ -30,6 +30,39 @@ fn a_name_is_asked_for_once() {
     }
 }
 
+/// Others change the file system, and every change is reported.
+#[test]
+fn an_empty_directory_that_was_made_is_known_until_others_change_it() {
+    let (store, vfs) = stored(Store::watched(Ttl::Forever, None));
+    let root = root(&vfs);
+    root.mkdir(b"d", 0o755).unwrap();
+    root.mknod(b"d/ours", FILE, 0).unwrap();
+    root.unlink(b"d/ours").unwrap();
+    assert_eq!(errno(root.stat(b"d/theirs")), Some(Errno::NOENT));
+    assert_eq!((store.asked("ours"), store.asked("theirs")), (0, 0));
+    let dir = root.resolve(b"d").unwrap();
+    store.plant(dir.ino(), "theirs", FILE);
+    vfs.cache().name_changed(dir.sb(), dir.ino(), b"theirs");
+    assert!(root.stat(b"d/theirs").unwrap().is_reg());
+    assert_eq!(errno(root.stat(b"d/ours")), Some(Errno::NOENT));
+    assert_eq!(store.asked("ours"), 1);
+}
+
+#[test]
+fn a_directory_that_was_made_is_not_empty_for_all_drivers() {
+    let full = Store::watched(Ttl::Forever, Some("inner"));
+    let unreported = Store::watched(Ttl::For(Duration::from_secs(3600)), None);
+    for store in [full, unreported] {
+        let (store, vfs) = stored(store);
+        let root = root(&vfs);
+        root.mkdir(b"d", 0o755).unwrap();
+        if store.planted.is_none() {
+            store.plant(root.resolve(b"d").unwrap().ino(), "inner", FILE);
+        }
+        assert!(root.stat(b"d/inner").unwrap().is_reg());
+    }
+}
+
 #[test]
 fn an_error_is_not_an_answer() {
     let (store, vfs) = stored(Store::default());

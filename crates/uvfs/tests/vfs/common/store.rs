@@ -29,6 +29,10 @@ pub struct Store {
     pub private_answers: bool,
     /// Whether targets of links never change, and reads of them move no time.
     pub fixed_links: bool,
+    /// Whether others change it, and every change is reported.
+    watched: bool,
+    /// A file that each new directory has.
+    pub planted: Option<&'static str>,
     /// Lookups by name.
     pub lookups: Mutex<BTreeMap<Vec<u8>, u32>>,
     /// Calls of getattr.
@@ -64,6 +68,8 @@ impl Store {
             ttl,
             private_answers,
             fixed_links: false,
+            watched: false,
+            planted: None,
             lookups: Mutex::default(),
             getattrs: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
@@ -71,6 +77,11 @@ impl Store {
             gate: Mutex::default(),
             moved: Condvar::new(),
         }
+    }
+
+    /// A tree that others change, and every change is reported. New directories have `planted`.
+    pub fn watched(ttl: Ttl, planted: Option<&'static str>) -> Self {
+        Self { watched: true, planted, ..Self::new(ttl, false) }
     }
 
     /// Makes a node behind the cache: in the root, or in the directory `dir`.
@@ -183,6 +194,8 @@ impl Driver for Store {
             fixed_links: self.fixed_links,
             timeless_links: self.fixed_links,
             may_block: true,
+            passes_through: self.watched,
+            watched: self.watched,
             ..Features::default()
         }
     }
@@ -227,6 +240,9 @@ impl Driver for Store {
         let ino = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let attr = new_attr(ino, make.mode, make.uid, make.gid, op.now);
         self.insert(dir.ino(), name, attr, make.target.unwrap_or_default());
+        if let Some(name) = self.planted.filter(|_| attr.is_dir()) {
+            self.plant(ino, name, mode::S_IFREG | 0o644);
+        }
         Ok(self.described(attr))
     }
 
