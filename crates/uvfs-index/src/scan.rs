@@ -26,8 +26,8 @@ use std::thread;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
-use crate::host::{FoundName, HostTree, Way, list};
-use crate::table::HostHandle;
+use crate::host::{FoundName, HostTree, Way, facts_of, list};
+use crate::table::{FileFacts, HostHandle};
 
 /// Bytes that the entries of a directory are read into at a time.
 const ENTRIES: usize = 64 << 10;
@@ -39,6 +39,8 @@ const NAMES: usize = 4096;
 /// Names of one directory, all or some of them.
 pub(crate) struct DirListing {
     pub(crate) dir: HostHandle,
+    /// The directory's own attributes after it was marked, where each has a mark of its own; with the first part.
+    pub(crate) facts: Option<FileFacts>,
     pub(crate) names: Vec<(Box<[u8]>, FoundName)>,
     /// Names whose state could not be seen: they changed at that moment, or for the reason that is given.
     pub(crate) unseen: Vec<(Box<[u8]>, Errno)>,
@@ -247,6 +249,7 @@ impl Scan<'_> {
 fn read(host: &HostTree, dir: &ToRead, way: Way<'_>, mut pass: impl FnMut(DirListing, Vec<ToRead>) -> bool) {
     let new = || DirListing {
         dir: dir.handle.clone(),
+        facts: None,
         names: Vec::new(),
         unseen: Vec::new(),
         failed: None,
@@ -255,10 +258,12 @@ fn read(host: &HostTree, dir: &ToRead, way: Way<'_>, mut pass: impl FnMut(DirLis
     let names = host.open_dir(&dir.handle, way).and_then(|fd| {
         // In this order: a change before the mark is in the list, and one after it has an event.
         host.mark(fd.as_fd())?;
+        // The attributes that the listing above this one has may be of before the mark.
+        let facts = if host.is_by_path() { Some(facts_of(fd.as_fd())?) } else { None };
         let names = list(fd.as_fd(), &mut Vec::with_capacity(ENTRIES))?;
-        Ok((fd, names))
+        Ok((fd, facts, names))
     });
-    let (fd, mut names) = match names {
+    let (fd, mut facts, mut names) = match names {
         Ok(found) => found,
         Err(errno) => {
             pass(DirListing { failed: Some(errno), ..new() }, Vec::new());
@@ -275,6 +280,7 @@ fn read(host: &HostTree, dir: &ToRead, way: Way<'_>, mut pass: impl FnMut(DirLis
     let reading = if parts > 1 { READINGS.fetch_add(1, Relaxed) } else { 0 };
     for nth in 0..parts {
         let (mut listing, mut found) = (new(), Vec::new());
+        listing.facts = facts.take();
         listing.part = match nth {
             _ if parts == 1 => ListingPart::Whole,
             0 => ListingPart::First(reading),

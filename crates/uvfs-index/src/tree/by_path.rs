@@ -8,6 +8,8 @@
 //! - *A directory is made and filled before it has its mark.* The one above it has one, so there is a report of the new name.
 //!   The worker marks and lists it then. A name that was made before the mark is in the listing. One that was made after
 //!   the mark has a report. The same holds for each directory in it, and for a tree that is moved into this one.
+//!   Its own attributes are read after the mark too: those in the listing above it may be of before, and a name that
+//!   was made in between moves its times.
 //! - *A directory is renamed during the scan.* If it leaves a directory that is marked, there is a report of that; if not, that
 //!   one is listed later, without it. If it comes into a marked directory, there is a report too; if not, it is in a later
 //!   listing. The thread that was about to open it by its old path finds nothing, or a directory with another handle. It then counts as

@@ -136,7 +136,7 @@ fn a_directory_that_could_not_be_read_is_read_later() {
         };
         let (names, unseen) = (Vec::new(), Vec::new());
         let part = ListingPart::Whole;
-        let listing = DirListing { dir: handle, names, unseen, failed: Some(Errno::IO), part };
+        let listing = DirListing { dir: handle, facts: None, names, unseen, failed: Some(Errno::IO), part };
         tree.shared.apply(listing, Note::Tick, &mut std::collections::HashMap::new()).expect("applied");
     };
     fails("read");
@@ -168,7 +168,7 @@ fn an_error_that_passes_leaves_no_gap() {
             table.handle(file).expect("a directory").clone()
         };
         let (names, unseen, part) = (Vec::new(), Vec::new(), ListingPart::Whole);
-        let listing = DirListing { dir: handle, names, unseen, failed: Some(errno), part };
+        let listing = DirListing { dir: handle, facts: None, names, unseen, failed: Some(errno), part };
         tree.shared.apply(listing, Note::Tick, &mut std::collections::HashMap::new()).expect("goes on");
     };
     for errno in passing {
@@ -184,7 +184,8 @@ fn an_error_that_passes_leaves_no_gap() {
         let (names, failed) = (Vec::new(), None);
         let unseen = vec![(b"d".as_slice().into(), errno)];
         // The first of two parts: the names that it does not have stay.
-        let listing = DirListing { dir: root, names, unseen, failed, part: ListingPart::First(1) };
+        let listing =
+            DirListing { dir: root, facts: None, names, unseen, failed, part: ListingPart::First(1) };
         tree.shared.apply(listing, Note::Tick, &mut std::collections::HashMap::new()).expect("goes on");
         assert_eq!(of_index(&tree), of_host(dir.path()), "{errno}");
         assert_eq!(tree.figures().unread, (0, None), "{errno}");

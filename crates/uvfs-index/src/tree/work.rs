@@ -231,6 +231,9 @@ impl Shared {
         }
         // A directory that was dropped since: a report says where it is.
         let Some(mut dir) = content.table.dir_of(listing.dir.as_bytes()) else { return Ok(new) };
+        if let Some(facts) = &listing.facts {
+            content.table.refresh_dir(dir, facts, note);
+        }
         for (name, found) in listing.names {
             let handle = found.handle.clone();
             match content.table.put(dir, &name, &found.facts, found.handle, note) {
