@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use uvfs::{Attr, Errno, Inode, InodeId, Op, Result, StatFs, Ttl, Vfs};
+use uvfs::{Attr, Errno, Inode, InodeId, Op, Result, StatFs, Vfs};
 
 use crate::limit::memory_shortage::Shortage;
 use crate::mount::options::Permissions;
@@ -26,13 +26,14 @@ use crate::threads::fair_shares::Share;
 use crate::threads::pending::{For, Pending, Wait, Waiting};
 use crate::threads::pool::Pool;
 use crate::threads::readers::Readers;
-use crate::transport::{Asked, Attributes, Caller, Entry, NodeId, ROOT, Reply};
+use crate::transport::{Asked, Caller, Entry, NodeId, ROOT, Reply};
 use crate::wire::latency_histograms::Latencies;
 
 mod attrs;
 pub(crate) mod change_listener;
 mod credentials;
 mod files;
+mod lifetimes;
 mod names;
 pub(crate) mod passthrough;
 pub(crate) mod proc_status;
@@ -49,9 +50,6 @@ use revalidation::Revalidated;
 
 /// Threads that may wait for drivers at the same time.
 const WAITING_MAX: usize = 256;
-
-/// As long as a time to live can be in all kernels (136 years).
-const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// Ids below this have generation 0, which the cache never issues: the root, and the placeholders of
 /// directory entries that could not be looked up.
@@ -346,31 +344,6 @@ impl Core {
         if id == self.root { ROOT } else { id.as_u64() }
     }
 
-    /// The TTL that the kernel is told if the driver says `ttl`.
-    fn lifetime(&self, ttl: Ttl) -> Duration {
-        match (self.timeout, ttl) {
-            (Some(timeout), _) => timeout.min(FOREVER),
-            (None, Ttl::Forever) => FOREVER,
-            (None, Ttl::For(time)) => time.min(FOREVER),
-        }
-    }
-
-    /// For how long of `ttl` the kernel may believe names of an inode's file system.
-    fn names_lifetime(&self, inode: &Inode<'_>, ttl: Duration) -> Duration {
-        match self.names_at_most.get() {
-            Some(most) if self.vfs.watched(inode) => ttl.min(*most),
-            _ => ttl,
-        }
-    }
-
-    /// Describes a node without handing it out.
-    fn describe(&self, inode: &Inode<'_>, attr: Attr) -> Entry {
-        let node = self.node_of(inode.id());
-        let ttl = self.lifetime(self.vfs.ttl(inode));
-        let entry_ttl = self.names_lifetime(inode, ttl);
-        Entry { node, generation: node >> 32, attr, entry_ttl, attr_ttl: ttl }
-    }
-
     /// As [`Core::describe`], of a node whose lookup has been counted.
     ///
     /// Attributes may have been changed from elsewhere since they were read. If the count came before that, the
@@ -427,11 +400,6 @@ impl Core {
         entry
     }
 
-    /// Whether the kernel may keep for ever what it is told of this inode.
-    fn is_coherent(&self, inode: &Inode<'_>) -> bool {
-        self.timeout.is_none() && self.vfs.ttl(inode) == Ttl::Forever
-    }
-
     /// As [`Core::hand_out`], of what the kernel may know already, in an answer to a change of it. See
     /// [`Core::attributes_of_changed`].
     fn hand_out_changed(&self, inode: &Inode<'_>, attr: Attr) -> Entry {
@@ -440,22 +408,6 @@ impl Core {
             entry.attr_ttl = Duration::ZERO;
         }
         entry
-    }
-
-    /// The answer to a change of attributes. The kernel takes them as they are, also where it was told that they have changed
-    /// again before it came to it; with those of LOOKUP and GETATTR it sees that they are older. So where others
-    /// change the file too it must not believe them, or it might for ever.
-    fn attributes_of_changed(&self, inode: &Inode<'_>, attr: Attr) -> Attributes {
-        let mut attributes = self.attributes(inode, attr);
-        if self.vfs.watched(inode) {
-            attributes.ttl = Duration::ZERO;
-        }
-        attributes
-    }
-
-    fn attributes(&self, inode: &Inode<'_>, attr: Attr) -> Attributes {
-        let ttl = self.lifetime(self.vfs.ttl(inode));
-        Attributes { node: self.node_of(inode.id()), attr, ttl }
     }
 }
 
@@ -466,6 +418,7 @@ mod tests {
 
     use uvfs::{Errno, Features};
 
+    use super::lifetimes::FOREVER;
     use super::*;
     use crate::transport::Looked;
     use test_frontend::Fixture;

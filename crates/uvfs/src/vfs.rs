@@ -16,9 +16,9 @@ use crate::driver_answer::cache_errno;
 use crate::inode_pin::Pin;
 use crate::mount_table::{CONTROL_NAME, Mounts, Super, SuperRef};
 use crate::namei::cred_numbers::Numbers;
-use crate::ops::checks::require_dir;
 use crate::ops::handle_table::Files;
 use crate::ops::inode_locks::InodeLocks;
+use crate::ops::name_and_type::require_dir;
 use crate::permission::Protected;
 use crate::types::{Cred, Errno, Op, Result, Time, Ttl};
 

@@ -1,4 +1,5 @@
-//! Changes in the source that do not come through the mirror: the watcher of the source reports them here.
+//! Changes in the source that do not come through the mirror: the watcher of the source reports them here. An event,
+//! or an overflow of the watcher's queue, makes the cache ask again. Unless the source is watched, an answer has a TTL.
 //!
 //! Each call says *look again*, not what happened: calls may come late, twice and in any order. They come after the
 //! change, from a thread that is in no call of the mirror. A call about a file that the cache does not know costs a
@@ -10,10 +11,11 @@ use std::sync::atomic::{
     AtomicBool, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Release, Ordering::SeqCst,
 };
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use uvfs::Inode;
-use uvfs::types::{Result, mode};
+use uvfs::types::{Result, Ttl, mode};
 use uvfs_cache::{Cache, SbId};
 
 use super::Mirror;
@@ -21,6 +23,9 @@ use super::file::Opened;
 use super::identity::{FileHandle, Handles, Seen};
 use super::node::{Node, Numbering, Place};
 use crate::watch::{Counts, Told, WatchRefused, WatchedHandle, Watcher};
+
+/// How long answers are trusted by default.
+pub const DEFAULT_TTL: Duration = Duration::from_secs(1);
 
 /// The state of coherence when the host was asked for extended attributes.
 pub(super) struct Bare {
@@ -104,6 +109,11 @@ impl Told for Ear {
 }
 
 impl Mirror {
+    /// How long an answer that is given now may be trusted.
+    pub(super) fn believed(&self) -> Ttl {
+        if self.coherence.watches() { Ttl::Forever } else { Ttl::For(self.ttl) }
+    }
+
     /// Watches the source from now on, so that answers hold until something is changed. To be called once, before the
     /// mirror is mounted.
     ///

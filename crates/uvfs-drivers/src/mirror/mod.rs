@@ -18,7 +18,8 @@
 //! | `lend` | open files lent to the kernel, which then reads and writes their data itself (FUSE passthrough) |
 //! | `unnamed` | files without a name, and the space that they take |
 //! | `cookie` | positions in directories |
-//! | `coherence`, [`watch`](crate::watch) | changes by others, and how they are noticed |
+//! | `coherence` | what an event or an overflow does to the cache; how long the mirror believes an answer |
+//! | [`watch`](crate::watch) | how changes by others are noticed |
 //!
 //! The mirror keeps no descriptor for a file that nobody has open. It holds no lock across a system call, except that of
 //! `moves`, for which nobody waits longer than 50 ms. The locks are described in `node` (the table), `file` (open files),
@@ -65,6 +66,7 @@ use uvfs::types::{
 use uvfs::{Acl, AclKind};
 use uvfs_cache::{Cache, InodeId};
 
+pub use coherence::DEFAULT_TTL;
 pub use identity::FileHandle;
 pub use mounts::mounted_inside;
 pub use owners::{OwnerKind, OwnerNames, Owners};
@@ -83,9 +85,6 @@ use node::{Numbering, Table};
 use reach::Links;
 use root::Base;
 use unnamed::Kept;
-
-/// How long answers are trusted by default.
-pub const DEFAULT_TTL: Duration = Duration::from_secs(1);
 
 /// Why a directory cannot be mirrored, as a sentence.
 #[derive(Debug)]
@@ -295,11 +294,6 @@ impl Mirror {
 
     fn root_number(&self) -> u64 {
         self.root
-    }
-
-    /// How long an answer that is given now may be trusted.
-    fn believed(&self) -> Ttl {
-        if self.coherence.watches() { Ttl::Forever } else { Ttl::For(self.ttl) }
     }
 
     /// A number for an answer. It shows which of two answers about one inode the cache keeps.

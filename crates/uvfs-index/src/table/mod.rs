@@ -11,12 +11,12 @@
 //! One thread changes the table (the tree's worker); readers and it share a lock outside. Nothing here makes a
 //! system call. A name takes 40 bytes, its file 80, its text 8 to 256, and two hash tables 8 to 16 each.
 
-mod again;
 pub(crate) mod changes;
 mod dump;
 mod links;
 pub(crate) mod pick;
 mod records;
+mod relisting;
 pub(crate) mod restore;
 #[cfg(test)]
 mod tests;

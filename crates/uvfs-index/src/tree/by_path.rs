@@ -43,7 +43,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use foldhash::fast::RandomState;
 use rustix::io::Errno;
 
-use super::work::{LastDir, Stop};
+use super::worker::{LastDir, Stop};
 use super::{Content, Shared};
 use crate::host::{FoundName, facts_of};
 use crate::queue::Report;

@@ -52,7 +52,7 @@ mod narrow;
 mod save;
 mod search;
 mod unread;
-mod work;
+mod worker;
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -11,7 +11,7 @@ use crate::driver::Inode;
 use crate::namei::open_handle::Handle;
 use crate::namei::symlinks::{follow, may_be_one_more};
 use crate::namei::{Last, Parent, Walker, check_path};
-use crate::ops::checks::is_dir;
+use crate::ops::name_and_type::is_dir;
 use crate::ops::open_read_write::Opening;
 use crate::permission;
 use crate::types::{Access, Attr, Errno, Found, Op, OpenFlags, Result};

@@ -125,7 +125,7 @@ impl<'v> Handle<'v> {
     /// Hands out the entries of a directory after `cookie` until `sink` returns false; see [`Vfs::readdir`]. The
     /// open checked the permission.
     pub fn readdir(&self, cookie: u64, sink: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
-        crate::ops::checks::require_dir(&self.inode)?;
+        crate::ops::name_and_type::require_dir(&self.inode)?;
         self.vfs.read_open_dir(&self.vfs.op(&self.cred), &self.inode, cookie, sink)
     }
 

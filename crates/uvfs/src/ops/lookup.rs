@@ -7,13 +7,15 @@
 
 use std::time::Duration;
 
-use uvfs_cache::{Lookup, NameGuard};
+use uvfs_cache::machinery::Known;
+use uvfs_cache::{CacheError, Lookup, NameGuard};
 
 use crate::counters;
 use crate::driver::Inode;
-use crate::driver_answer::{believed_ttl, fresh};
-use crate::ops::checks::check_name;
-use crate::types::{Access, Answer, Attr, Cached, Errno, Found, NAME_MAX, Op, Result, StatFs, Ttl, mode};
+use crate::driver_answer::{believed_ttl, cache_errno, fresh};
+use crate::mount_table::SuperRef;
+use crate::ops::name_and_type::check_name;
+use crate::types::{Answer, Attr, Cached, Errno, Found, NAME_MAX, NewInode, Op, Result, StatFs, Ttl, mode};
 use crate::vfs::Vfs;
 
 impl Vfs {
@@ -163,6 +165,64 @@ impl Vfs {
         }
     }
 
+    /// The inode that a locked name leads to; the driver is asked if the cache does not know.
+    pub(crate) fn find<'v>(
+        &'v self,
+        op: &Op,
+        sup: &SuperRef,
+        guard: &NameGuard<'v>,
+    ) -> Result<Option<Inode<'v>>> {
+        if let Some(root) = self.control_at(guard.dir(), guard.name()) {
+            return self.inode(root).map(Some);
+        }
+        match guard.find() {
+            Known::Hit(inode) => return Ok(Some(inode)),
+            Known::Negative => return Ok(None),
+            Known::Unknown if sup.features.resident => return Ok(None),
+            Known::Unknown => {}
+        }
+        counters::miss();
+        match sup.driver.lookup(op, guard.dir(), guard.name()) {
+            Ok(Answer::Found(new)) => self.publish(sup, guard, &new).map(Some),
+            Ok(Answer::Absent(ttl)) => {
+                guard.note_absent(believed_ttl(sup.features, ttl));
+                Ok(None)
+            }
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Makes the inode that a driver found. If there is no memory even after eviction, the driver is told that its
+    /// value will not be kept.
+    pub(crate) fn publish<'v>(
+        &'v self,
+        sup: &SuperRef,
+        guard: &NameGuard<'v>,
+        new: &NewInode,
+    ) -> Result<Inode<'v>> {
+        self.told(sup, new, guard.note_found(&fresh(sup.features, new)))
+    }
+
+    /// Tells the driver whether the cache kept its answer.
+    fn told<'v>(
+        &self,
+        sup: &SuperRef,
+        new: &NewInode,
+        found: std::result::Result<Inode<'v>, CacheError>,
+    ) -> Result<Inode<'v>> {
+        match found {
+            Ok(inode) => {
+                sup.driver.published(&inode, new.private);
+                Ok(inode)
+            }
+            Err(e) => {
+                sup.driver.evict(&new.attr, new.private);
+                Err(cache_errno(e, sup.features))
+            }
+        }
+    }
+
     /// A lookup's inode, or the root mounted on it. Attributes just fetched are returned even if they may not be
     /// kept.
     fn landed<'v>(&'v self, op: &Op, inode: Inode<'v>, attr: Attr) -> Result<Found<'v>> {
@@ -172,19 +232,6 @@ impl Vfs {
         };
         let attr = self.attr_now(op, &inode)?;
         Ok(Found::Node(inode, attr))
-    }
-
-    /// The attributes, fresh.
-    pub fn getattr(&self, op: &Op, inode: &Inode<'_>) -> Result<Attr> {
-        self.attr_now(op, inode)
-    }
-
-    /// Whether the caller has the access `want`; an empty `want` asks for nothing.
-    ///
-    /// # Errors
-    /// EROFS for writing a file, directory or link on a read-only file system, otherwise EACCES.
-    pub fn access(&self, op: &Op, inode: &Inode<'_>, want: Access) -> Result<()> {
-        self.permit(op, inode, want)
     }
 
     /// The target of a symbolic link; EINVAL of anything else.

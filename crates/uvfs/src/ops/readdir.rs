@@ -6,7 +6,7 @@
 
 use crate::driver::Inode;
 use crate::mount_table::SuperRef;
-use crate::ops::checks::require_dir;
+use crate::ops::name_and_type::require_dir;
 use crate::types::{Access, Attr, DirEntry, Errno, NAME_MAX, Op, Result, Time};
 use crate::vfs::Vfs;
 

@@ -8,7 +8,7 @@ use uvfs_cache::Death;
 
 use crate::driver::Inode;
 use crate::mount_table::SuperRef;
-use crate::ops::checks::{check_name, is_dir};
+use crate::ops::name_and_type::{check_name, is_dir};
 use crate::types::{Errno, Op, Result};
 use crate::vfs::Vfs;
 

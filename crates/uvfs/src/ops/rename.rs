@@ -11,8 +11,8 @@ use uvfs_cache::{NameGuard, Room};
 use crate::driver::{Inode, Rename};
 use crate::driver_answer::{cache_errno, fresh};
 use crate::mount_table::SuperRef;
-use crate::ops::checks::{check_name, is_dir};
 use crate::ops::create::inherit;
+use crate::ops::name_and_type::{check_name, is_dir};
 use crate::types::{Access, Errno, Make, Op, RenameFlags, Result, mode};
 use crate::vfs::Vfs;
 

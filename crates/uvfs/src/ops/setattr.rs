@@ -7,7 +7,7 @@
 
 use crate::driver::{Driver, Inode};
 use crate::groups_and_capabilities::{Capability, Who};
-use crate::ops::checks::is_dir;
+use crate::ops::name_and_type::is_dir;
 use crate::permission;
 use crate::types::{Access, Attr, Errno, FileFlags, FlagsForm, Op, Result, SetAttr, SetTime, Time, mode};
 use crate::vfs::Vfs;
