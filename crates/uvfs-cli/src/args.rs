@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 use clap_complete::engine::ArgValueCompleter;
 
-use crate::{completions, log, options};
+use crate::{completions, log, options, source};
 
 const ABOUT: &str =
     "Mounts file systems that are kept in memory, computed by this program, or read from an image.";
@@ -128,12 +128,11 @@ pub struct Mount {
     #[arg(long, conflicts_with_all = ["source", "dir", "options", "daemon", "metrics", "pid_file", "verbose", "log_file"])]
     pub list: bool,
     /// The list as JSON, one object a line
-    #[arg(long, requires = "list")]
+    // clap does not require what conflicts with a word that is there.
+    #[arg(long, requires = "list", conflicts_with_all = ["source", "dir"])]
     pub json: bool,
-    /// The file system to mount: `tmpfs`, `mirror:SRC` (a directory), `ext4:IMAGE` (read-only), `kernfs:FILE` (a TOML
-    /// file that declares a tree), `object:URL` (an object store), or `generated:SPEC` (for instance
-    /// generated:depth=2,files=100)
-    #[arg(help_heading = "What and where", required_unless_present = "list", add = ArgValueCompleter::new(completions::sources))]
+    // The feature `object` adds one to them.
+    #[arg(help = source::help(), help_heading = "What and where", required_unless_present = "list", add = ArgValueCompleter::new(completions::sources))]
     pub source: Option<String>,
     /// The directory to mount on
     #[arg(help_heading = "What and where", required_unless_present = "list")]
@@ -323,7 +322,7 @@ pub struct Find {
     #[arg(long)]
     pub json: bool,
     /// Starting points, and find's expression
-    #[arg(value_name = "PATH|EXPRESSION", trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "PATH|EXPRESSION", trailing_var_arg = true, allow_hyphen_values = true, add = ArgValueCompleter::new(completions::find_words))]
     pub words: Vec<OsString>,
 }
 

@@ -16,6 +16,8 @@ use clap_complete::Shell;
 use clap_complete::engine::CompletionCandidate;
 use clap_complete::env::{Bash, CompleteEnv, Elvish, EnvCompleter, Fish, Powershell, Shells, Zsh};
 
+use uvfs_index::find::answered_words;
+
 use crate::args::Args;
 use crate::{options, print, source};
 
@@ -81,9 +83,54 @@ const SHELLS: Shells<'static> = Shells(&[&OurBash, &Elvish, &Fish, &Powershell, 
 
 /// Answers a shell's script, if it is one that asks. Then the program is done.
 pub fn answered() -> bool {
-    let env = CompleteEnv::with_factory(Args::command).var(ASKS).shells(SHELLS);
+    if std::env::var_os(ASKS).is_none() {
+        return false;
+    }
+    // The engine would join the help's flag to find's words, as in `-nah`.
+    let command = || Args::command().mut_subcommand("find", |find| find.disable_help_flag(true));
+    let env = CompleteEnv::with_factory(command).var(ASKS).shells(SHELLS);
+    let mut words: Vec<_> = std::env::args_os().collect();
+    end_options_of_find(&mut words);
     let dir = std::env::current_dir().ok();
-    std::env::var_os(ASKS).is_some() && env.try_complete(std::env::args_os(), dir.as_deref()).unwrap_or(true)
+    env.try_complete(words, dir.as_deref()).unwrap_or(true)
+}
+
+/// Behind its first word, `uvfs find` takes no options of its own, which the engine offers unless a `--` was before.
+/// So that word, which says nothing about the later ones, becomes one.
+fn end_options_of_find(words: &mut [OsString]) {
+    let Some(start) = words.iter().position(|word| word == "--") else { return };
+    let words = &mut words[start + 1..];
+    let index = std::env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|index| index.parse().ok());
+    let index = index.unwrap_or(words.len().saturating_sub(1));
+    if words.get(1).is_none_or(|word| word != "find") {
+        return;
+    }
+    let mut at = 2;
+    while let Some(word) = words.get(at).and_then(|word| word.to_str()) {
+        at += match word {
+            "--socket" => 2,
+            "--json" => 1,
+            word if word.starts_with("--socket=") => 1,
+            _ => break,
+        };
+    }
+    if at < index
+        && let Some(word) = words.get_mut(at)
+    {
+        *word = "--".into();
+    }
+}
+
+/// Words of `uvfs find`: paths, and behind a hyphen find's own.
+pub fn find_words(word: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(word) = word.to_str() else { return Vec::new() };
+    match word.strip_prefix('-') {
+        None => paths(word, false).into_iter().map(candidate).collect(),
+        Some(begun) => {
+            let words = answered_words().filter(|known| known.starts_with(begun));
+            words.map(|known| candidate(format!("-{known}"))).collect()
+        }
+    }
 }
 
 /// Writes the script of a shell to standard output.

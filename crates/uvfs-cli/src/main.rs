@@ -36,6 +36,7 @@ mod signals;
 mod source;
 mod stat;
 mod sys;
+mod unanswered;
 
 use std::ffi::OsString;
 use std::io::{self, Write};

@@ -23,9 +23,23 @@ use crate::print;
 use crate::sys;
 
 /// The sources that can be named as SOURCE.
-const SOURCES: &str = "tmpfs, mirror:SRC (a directory), ext4:IMAGE (a file or block device with an ext2, ext3 or ext4), kernfs:FILE (a TOML file that declares a tree), object:URL (an object store), or generated:SPEC such as generated:depth=2,files=100";
+fn sources() -> String {
+    let object = if cfg!(feature = "object") { "object:URL (an object store), " } else { "" };
+    format!(
+        "tmpfs, mirror:SRC (a directory), ext4:IMAGE (a file or block device with an ext2, ext3 or ext4), kernfs:FILE (a TOML file that declares a tree), {object}or generated:SPEC such as generated:depth=2,files=100"
+    )
+}
 
-/// The names of drivers.
+/// What SOURCE may be, for the help of `uvfs mount`.
+pub fn help() -> String {
+    format!("The file system to mount: {}", sources())
+}
+
+/// The names of the drivers that this program has.
+#[cfg(not(feature = "object"))]
+pub const DRIVERS: [&str; 5] = ["tmpfs", "mirror", "ext4", "kernfs", "generated"];
+/// The names of the drivers that this program has.
+#[cfg(feature = "object")]
 pub const DRIVERS: [&str; 6] = ["tmpfs", "mirror", "ext4", "kernfs", "object", "generated"];
 /// Those with a path after the name.
 pub const OF_A_PATH: [&str; 3] = ["mirror", "ext4", "kernfs"];
@@ -114,10 +128,11 @@ impl Source {
             _ => match meant(text, kind, rest) {
                 Some(meant) => {
                     bail!(
-                        "there is nothing called {text:?} to mount; did you mean {meant}? What there is: {SOURCES}"
+                        "there is nothing called {text:?} to mount; did you mean {meant}? What there is: {}",
+                        sources()
                     )
                 }
-                None => bail!("there is nothing called {text:?} to mount; what there is: {SOURCES}"),
+                None => bail!("there is nothing called {text:?} to mount; what there is: {}", sources()),
             },
         }
     }
@@ -423,6 +438,9 @@ mod tests {
             assert!(said.starts_with(&expected), "{said}");
         }
         let said = refused("nfs:/srv");
+        for text in [&said, &help(), &crate::options::help()] {
+            assert_eq!(text.contains("object"), cfg!(feature = "object"), "{text}");
+        }
         assert!(said.starts_with("there is nothing called \"nfs:/srv\" to mount; what there is: "), "{said}");
     }
 }
