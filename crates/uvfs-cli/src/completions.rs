@@ -19,7 +19,7 @@ use clap_complete::env::{Bash, CompleteEnv, Elvish, EnvCompleter, Fish, Powershe
 use uvfs_index::find::answered_words;
 
 use crate::args::Args;
-use crate::{options, print, source};
+use crate::{manual, options, print, remount, source};
 
 /// The variable by which a script asks for completions.
 const ASKS: &str = "UVFS_COMPLETE";
@@ -176,6 +176,27 @@ pub fn mount_options(word: &OsStr) -> Vec<CompletionCandidate> {
         source::DRIVERS.contains(&name.as_str()).then_some(name)
     });
     let offered = options::offered(last, source.as_deref());
+    helped(done, offered)
+}
+
+/// As [`mount_options`], of those that a remount can change.
+pub fn remount_options(word: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(word) = word.to_str() else { return Vec::new() };
+    let (done, last) =
+        word.rsplit_once(',').map_or(("", word), |(done, last)| (&word[..done.len() + 1], last));
+    let mut offered = options::offered(last, Some(""));
+    offered.retain(|(name, _)| remount::can_change(name));
+    helped(done, offered)
+}
+
+/// Pages of the manual, by their short names.
+pub fn pages(word: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(word) = word.to_str() else { return Vec::new() };
+    manual::names().filter(|name| name.starts_with(word)).map(|name| candidate(name.to_owned())).collect()
+}
+
+/// Options with their help, behind those of the list that are complete.
+fn helped(done: &str, offered: Vec<(String, &'static str)>) -> Vec<CompletionCandidate> {
     let with_help =
         offered.into_iter().map(|(text, help)| candidate(format!("{done}{text}")).help(Some(help.into())));
     with_help.collect()

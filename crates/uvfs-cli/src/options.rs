@@ -162,7 +162,7 @@ const KNOWN: &[Known] = &[
         Of::Mirror,
         "perms",
         "SPEC",
-        "show these permissions, and go by them: 0640, or as in chmod(1), such as og-w:a+rX (D: x of directories; d, f: only these or other files)",
+        "show these permissions, and go by them: 0640:ug+D, or as in chmod(1), such as og-w:a+rX (D: x of directories; d, f: only these or other files)",
     ),
     value(
         Of::Object,

@@ -19,6 +19,12 @@ use crate::{option_warnings, print, source};
 /// The flags that can be changed, for a user that tried to change something else.
 const FLAGS: &str = "ro, rw, suid, nosuid, dev, nodev, exec, noexec, sync, async, atime and its like";
 
+/// Whether an option can be changed, for completions. One with a value ends in `=`.
+pub fn can_change(name: &str) -> bool {
+    const ATIMES: [&str; 4] = ["relatime", "noatime", "nodiratime", "strictatime"];
+    name == "memory=" || ATIMES.contains(&name) || FLAGS.split(", ").any(|flag| flag == name)
+}
+
 /// For `uvfs remount`: makes the changes, and warns of options that have no effect.
 pub fn run(dir: &Path, options: &[String]) -> Result<()> {
     change(dir, options)?.iter().for_each(print::say);

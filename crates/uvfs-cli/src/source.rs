@@ -30,7 +30,7 @@ fn sources() -> String {
     )
 }
 
-/// What SOURCE may be, for the help of `uvfs mount`.
+/// The possible sources, for the help of `uvfs mount`.
 pub fn help() -> String {
     format!("The file system to mount: {}", sources())
 }
@@ -159,6 +159,9 @@ impl Source {
         // If the directory does not exist, mounting reports that.
         let Ok(dir) = std::fs::canonicalize(dir) else { return Ok(()) };
         let shown = (dir.display(), source.display());
+        if dir == *source {
+            bail!("{} cannot be mounted on itself: mount on another directory", shown.0);
+        }
         if is_within(&dir, source)? {
             bail!(
                 "{} is inside {}, which it would show: mount on a directory outside of it",
@@ -358,7 +361,16 @@ pub fn forget_record(options: &DriverOptions) {
 fn tmpfs_options(options: &DriverOptions) -> Result<tmpfs::TmpfsOptions> {
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
     let own = [format!("uid={uid}"), format!("gid={gid}")];
-    let given = options.iter().map(|(name, value)| format!("{name}={value}"));
+    let given = options.iter().map(|(name, value)| {
+        let table = match *name {
+            "uid" => Some("/etc/passwd"),
+            "gid" => Some("/etc/group"),
+            _ => None,
+        };
+        let table = table.filter(|_| value.parse::<u32>().is_err()).map(std::fs::read_to_string);
+        let id = table.and_then(|table| id_in(&table.ok()?, value));
+        id.map_or_else(|| format!("{name}={value}"), |id| format!("{name}={id}"))
+    });
     let text: Vec<String> = own.into_iter().chain(given).collect();
     tmpfs::parse(&text.join(",")).map_err(|error| anyhow!(error))
 }
@@ -382,10 +394,7 @@ mod tests {
         };
         assert_eq!(refused("map", "0/nosuch"), "map=0/nosuch: there is no user \"nosuch\"");
         assert_eq!(refused("force-group", "nosuch"), "force-group=nosuch: there is no group \"nosuch\"");
-        assert!(
-            refused("perms", "a+r:u~x")
-                .starts_with("perms=a+r:u~x: \"u~x\" in \"a+r:u~x\": expected an octal")
-        );
+        assert!(refused("perms", "a+r:u~x").starts_with("perms=a+r:u~x: \"u~x\": expected an octal"));
         assert!(
             owners(&vec![("map", "root/1000:@root/1000".to_owned())]).is_ok_and(|owners| owners.is_some())
         );
@@ -400,6 +409,9 @@ mod tests {
         let given =
             tmpfs_options(&vec![("uid", "7".to_owned()), ("gid", "8".to_owned())]).expect("good options");
         assert_eq!((given.uid, given.gid), (7, 8));
+        let named = tmpfs_options(&vec![("uid", "root".to_owned())]).expect("a name");
+        assert_eq!(named.uid, 0);
+        assert!(tmpfs_options(&vec![("gid", "nosuch".to_owned())]).is_err());
     }
 
     #[test]

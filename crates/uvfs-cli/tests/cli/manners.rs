@@ -53,6 +53,8 @@ fn completions_for_each_shell() {
     assert_eq!(asks(&["uvfs", "mount", "mirror", ":", "/et"]), "/etc/");
     assert_eq!(asks(&["uvfs", "mount", "-o", "ro,transport", "=", "u"]), "uring");
     assert_eq!(asks(&["uvfs", "mount", "-o", "ro,noex"]), "ro,noexec");
+    assert_eq!(asks(&["uvfs", "remount", "-o", "ro,m"]), "ro,memory=");
+    assert_eq!(asks(&["uvfs", "man", "--page", "remo"]), "remount");
     // find's words behind the first; before it also the command's own. Paths anywhere.
     assert_eq!(asks(&["uvfs", "find", ".", "-na"]), "-name");
     assert_eq!(asks(&["uvfs", "find", "-na"]), "-name");
@@ -134,6 +136,18 @@ fn the_list_says_whose_server_has_died() {
         let (_, said) = refused(&[args, &[dead.text()]].concat());
         let remedy = format!("has died; clear it with: uvfs umount {}\n", dead.text());
         assert!(said.ends_with(&remedy), "{args:?}: {said}");
+    }
+    for args in [&["stat"][..], &["remount", "-o", "ro"]] {
+        let mut other = Command::new("setpriv");
+        other
+            .args(["--reuid=65534", "--clear-groups", env!("CARGO_BIN_EXE_uvfs")])
+            .args(args)
+            .arg(alive.text());
+        let said = String::from_utf8(other.output().expect("setpriv").stderr).expect("UTF-8");
+        assert!(
+            said.contains("only the user who mounted it may (it has no allow_other)"),
+            "{args:?}: {said}"
+        );
     }
     assert!(
         listed.starts_with("SOURCE ") && listed.lines().next().is_some_and(|line| line.ends_with("  STATE"))
