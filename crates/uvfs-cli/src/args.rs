@@ -52,7 +52,7 @@ impl Mount {
 
 /// The whole command line.
 #[derive(Debug, Parser)]
-#[command(name = "uvfs", version, about = ABOUT, after_help = EXAMPLES, disable_help_subcommand = true)]
+#[command(name = "uvfs", version, about = ABOUT, after_help = EXAMPLES)]
 pub struct Args {
     #[command(subcommand)]
     pub command: Command,
@@ -204,9 +204,9 @@ impl Command {
 
 #[derive(Debug, clap::Args)]
 pub struct Umount {
-    /// Where it is mounted
-    #[arg(add = ArgValueCompleter::new(completions::mounted))]
-    pub dir: PathBuf,
+    /// Where they are mounted
+    #[arg(value_name = "DIR", required = true, add = ArgValueCompleter::new(completions::mounted))]
+    pub dirs: Vec<PathBuf>,
     /// Also while it is in use: the name goes now, the rest when it is no longer used
     #[arg(short, long)]
     pub lazy: bool,

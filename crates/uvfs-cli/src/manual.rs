@@ -6,7 +6,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 
 use crate::did_you_mean::nearest;
 use crate::print;
@@ -52,13 +52,10 @@ pub fn write(dir: &Path) -> Result<()> {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
             _ => fs::write(&file, content),
         };
-        let page = dir.to_str().filter(|word| !dir.exists() && text(word).is_ok());
-        made.with_context(|| match page {
-            Some(page) => {
-                format!("there is no directory {page}; did you mean --page {page}? Cannot write it")
-            }
-            None => format!("cannot write {}", file.display()),
-        })?;
+        if let Some(page) = dir.to_str().filter(|word| !dir.exists() && text(word).is_ok()) {
+            bail!("there is no directory {page}; did you mean --page {page}?");
+        }
+        made.with_context(|| format!("cannot write {}", file.display()))?;
     }
     Ok(())
 }

@@ -235,12 +235,8 @@ fn list(client: &IndexClient) -> Result<()> {
     for tree in list.trees {
         let path = PathBuf::from(std::ffi::OsString::from_vec(path_of(&tree.path)?));
         let (state, names, bytes) = (&tree.state, tree.names, tree.bytes);
-        write!(
-            text,
-            "{}: {state}, {names} names in {bytes} bytes, read {} times",
-            path.display(),
-            tree.scans
-        )?;
+        let read = if tree.scans == 1 { "once".to_owned() } else { format!("{} times", tree.scans) };
+        write!(text, "{}: {state}, {names} names in {bytes} bytes, read {read}", path.display())?;
         if tree.by_directory {
             text += ", each directory watched by itself";
         }

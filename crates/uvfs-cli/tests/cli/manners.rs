@@ -155,6 +155,10 @@ fn the_list_says_whose_server_has_died() {
     let json = String::from_utf8(run(&["mount", "--list", "--json"]).stdout).expect("UTF-8");
     let of = |dir: &Dir| json.lines().find(|line| line.contains(dir.text())).expect("an object").to_owned();
     assert!(of(&dead).contains("\"pid\":null") && of(&dead).contains("\"state\":\"dead\""), "{json}");
+    // Each of several, also after an error.
+    let (_, said) = refused(&["umount", "/nowhere", dead.text(), alive.text()]);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(!is_mounted(dead.path()) && !is_mounted(alive.path()), "{said}");
     assert_eq!(run(&["mount", "--list", "tmpfs", "/mnt"]).status.code(), Some(2));
     assert_eq!(run(&["mount", "--json", "tmpfs", "/nowhere"]).status.code(), Some(2));
 }
