@@ -5,19 +5,20 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 use clap_complete::engine::ArgValueCompleter;
 
-use crate::{completions, log, options};
+use crate::{completions, log, options, source};
 
 const ABOUT: &str =
-    "Mounts file systems that are kept in memory, computed by this program, or read from an image.";
+    "Mounts file systems: in memory, a directory of the host, an image, or a tree that a file declares.";
 
 const EXAMPLES: &str = "\
 Examples:
   uvfs mount -d tmpfs /mnt              a file system in memory, in the background
   uvfs mount -o size=1G,mode=700 tmpfs /mnt
+  uvfs mount mirror:/srv/data /mnt      a directory of the host, read and write
   uvfs mount generated:depth=3,files=1000 /mnt
                                         a read-only tree computed from a seed
   uvfs mount ext4:disk.img /mnt         an ext2, ext3 or ext4 image, read-only
@@ -51,7 +52,7 @@ impl Mount {
 
 /// The whole command line.
 #[derive(Debug, Parser)]
-#[command(name = "uvfs", version, about = ABOUT, after_help = EXAMPLES, disable_help_subcommand = true)]
+#[command(name = "uvfs", version, about = ABOUT, after_help = EXAMPLES)]
 pub struct Args {
     #[command(subcommand)]
     pub command: Command,
@@ -63,6 +64,7 @@ pub enum Command {
     #[command(after_help = options::help())]
     Mount(Mount),
     /// Unmount a file system, also one whose server has died
+    #[command(alias = "unmount")]
     Umount(Umount),
     /// Have a mount read again the file that declares it, and print what that changed
     #[command(
@@ -99,6 +101,9 @@ pub enum Command {
     )]
     Find(Find),
     /// Answer git's question about changed files: git config core.fsmonitor "uvfs git-fsmonitor"
+    #[command(
+        after_help = "Also: git config core.fsmonitorHookVersion 2. Without it git asks a second time, by version 1, where this fails."
+    )]
     GitFsmonitor(GitFsmonitor),
     /// Ask an index in watchman's protocol, with the words of watchman's own program
     #[command(
@@ -115,7 +120,7 @@ pub enum Command {
     /// Print a manual page, or write all of them into a directory
     Man {
         /// Print this page, such as mount or uvfs-mount.8, and not uvfs.1; to read it: uvfs man --page mount | man -l -
-        #[arg(long, value_name = "PAGE", conflicts_with = "dir")]
+        #[arg(long, value_name = "PAGE", conflicts_with = "dir", add = ArgValueCompleter::new(completions::pages))]
         page: Option<String>,
         /// Write the pages below this directory, such as /usr/local/share/man
         dir: Option<PathBuf>,
@@ -128,15 +133,14 @@ pub struct Mount {
     #[arg(long, conflicts_with_all = ["source", "dir", "options", "daemon", "metrics", "pid_file", "verbose", "log_file"])]
     pub list: bool,
     /// The list as JSON, one object a line
-    #[arg(long, requires = "list")]
+    // clap does not require what conflicts with a word that is there.
+    #[arg(long, requires = "list", conflicts_with_all = ["source", "dir"])]
     pub json: bool,
-    /// The file system to mount: `tmpfs`, `mirror:SRC` (a directory), `ext4:IMAGE` (read-only), `kernfs:FILE` (a TOML
-    /// file that declares a tree), `object:URL` (an object store), or `generated:SPEC` (for instance
-    /// generated:depth=2,files=100)
-    #[arg(help_heading = "What and where", required_unless_present = "list", add = ArgValueCompleter::new(completions::sources))]
+    // The feature `object` adds one to them.
+    #[arg(help = source::help(), help_heading = "What and where", display_order = 1, required_unless_present = "list", add = ArgValueCompleter::new(completions::sources))]
     pub source: Option<String>,
     /// The directory to mount on
-    #[arg(help_heading = "What and where", required_unless_present = "list")]
+    #[arg(help_heading = "What and where", display_order = 2, required_unless_present = "list", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
     /// Options as mount(8) takes them, separated by commas; see below
     #[arg(short, value_name = "OPTIONS", help_heading = "How", add = ArgValueCompleter::new(completions::mount_options))]
@@ -200,9 +204,9 @@ impl Command {
 
 #[derive(Debug, clap::Args)]
 pub struct Umount {
-    /// Where it is mounted
-    #[arg(add = ArgValueCompleter::new(completions::mounted))]
-    pub dir: PathBuf,
+    /// Where they are mounted
+    #[arg(value_name = "DIR", required = true, add = ArgValueCompleter::new(completions::mounted))]
+    pub dirs: Vec<PathBuf>,
     /// Also while it is in use: the name goes now, the rest when it is no longer used
     #[arg(short, long)]
     pub lazy: bool,
@@ -224,7 +228,7 @@ pub struct Remount {
     #[arg(add = ArgValueCompleter::new(completions::mounted))]
     pub dir: PathBuf,
     /// Options as mount(8) takes them, separated by commas
-    #[arg(short, value_name = "OPTIONS", required = true, add = ArgValueCompleter::new(completions::mount_options))]
+    #[arg(short, value_name = "OPTIONS", required = true, add = ArgValueCompleter::new(completions::remount_options))]
     pub options: Vec<String>,
 }
 
@@ -323,7 +327,7 @@ pub struct Find {
     #[arg(long)]
     pub json: bool,
     /// Starting points, and find's expression
-    #[arg(value_name = "PATH|EXPRESSION", trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "PATH|EXPRESSION", trailing_var_arg = true, allow_hyphen_values = true, add = ArgValueCompleter::new(completions::find_words))]
     pub words: Vec<OsString>,
 }
 

@@ -16,8 +16,10 @@ use clap_complete::Shell;
 use clap_complete::engine::CompletionCandidate;
 use clap_complete::env::{Bash, CompleteEnv, Elvish, EnvCompleter, Fish, Powershell, Shells, Zsh};
 
+use uvfs_index::find::answered_words;
+
 use crate::args::Args;
-use crate::{options, print, source};
+use crate::{manual, options, print, remount, source};
 
 /// The variable by which a script asks for completions.
 const ASKS: &str = "UVFS_COMPLETE";
@@ -81,9 +83,54 @@ const SHELLS: Shells<'static> = Shells(&[&OurBash, &Elvish, &Fish, &Powershell, 
 
 /// Answers a shell's script, if it is one that asks. Then the program is done.
 pub fn answered() -> bool {
-    let env = CompleteEnv::with_factory(Args::command).var(ASKS).shells(SHELLS);
+    if std::env::var_os(ASKS).is_none() {
+        return false;
+    }
+    // The engine would join the help's flag to find's words, as in `-nah`.
+    let command = || Args::command().mut_subcommand("find", |find| find.disable_help_flag(true));
+    let env = CompleteEnv::with_factory(command).var(ASKS).shells(SHELLS);
+    let mut words: Vec<_> = std::env::args_os().collect();
+    end_options_of_find(&mut words);
     let dir = std::env::current_dir().ok();
-    std::env::var_os(ASKS).is_some() && env.try_complete(std::env::args_os(), dir.as_deref()).unwrap_or(true)
+    env.try_complete(words, dir.as_deref()).unwrap_or(true)
+}
+
+/// Behind its first word, `uvfs find` takes no options of its own, which the engine offers unless a `--` was before.
+/// So that word, which says nothing about the later ones, becomes one.
+fn end_options_of_find(words: &mut [OsString]) {
+    let Some(start) = words.iter().position(|word| word == "--") else { return };
+    let words = &mut words[start + 1..];
+    let index = std::env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|index| index.parse().ok());
+    let index = index.unwrap_or(words.len().saturating_sub(1));
+    if words.get(1).is_none_or(|word| word != "find") {
+        return;
+    }
+    let mut at = 2;
+    while let Some(word) = words.get(at).and_then(|word| word.to_str()) {
+        at += match word {
+            "--socket" => 2,
+            "--json" => 1,
+            word if word.starts_with("--socket=") => 1,
+            _ => break,
+        };
+    }
+    if at < index
+        && let Some(word) = words.get_mut(at)
+    {
+        *word = "--".into();
+    }
+}
+
+/// Words of `uvfs find`: paths, and behind a hyphen find's own.
+pub fn find_words(word: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(word) = word.to_str() else { return Vec::new() };
+    match word.strip_prefix('-') {
+        None => paths(word, false).into_iter().map(candidate).collect(),
+        Some(begun) => {
+            let words = answered_words().filter(|known| known.starts_with(begun));
+            words.map(|known| candidate(format!("-{known}"))).collect()
+        }
+    }
 }
 
 /// Writes the script of a shell to standard output.
@@ -129,6 +176,27 @@ pub fn mount_options(word: &OsStr) -> Vec<CompletionCandidate> {
         source::DRIVERS.contains(&name.as_str()).then_some(name)
     });
     let offered = options::offered(last, source.as_deref());
+    helped(done, offered)
+}
+
+/// As [`mount_options`], of those that a remount can change.
+pub fn remount_options(word: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(word) = word.to_str() else { return Vec::new() };
+    let (done, last) =
+        word.rsplit_once(',').map_or(("", word), |(done, last)| (&word[..done.len() + 1], last));
+    let mut offered = options::offered(last, Some(""));
+    offered.retain(|(name, _)| remount::can_change(name));
+    helped(done, offered)
+}
+
+/// Pages of the manual, by their short names.
+pub fn pages(word: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(word) = word.to_str() else { return Vec::new() };
+    manual::names().filter(|name| name.starts_with(word)).map(|name| candidate(name.to_owned())).collect()
+}
+
+/// Options with their help, behind those of the list that are complete.
+fn helped(done: &str, offered: Vec<(String, &'static str)>) -> Vec<CompletionCandidate> {
     let with_help =
         offered.into_iter().map(|(text, help)| candidate(format!("{done}{text}")).help(Some(help.into())));
     with_help.collect()

@@ -9,17 +9,21 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use anyhow::{Context, Result, anyhow};
-use tracing_subscriber::filter::Targets;
+use anyhow::{Context, Result, anyhow, bail};
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, fmt, reload};
 
 use crate::complaints::Complaints;
+use crate::did_you_mean::nearest;
 
 /// The level that is logged without UVFS_LOG.
 const DEFAULT: &str = "warn";
+
+/// The levels, as users write them.
+const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 
 static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 
@@ -46,7 +50,7 @@ pub fn start(wishes: Wishes<'_>) -> Result<()> {
         2 => "debug".to_owned(),
         _ => "trace".to_owned(),
     };
-    let filter = text.parse::<Targets>().map_err(|error| {
+    let filter = filter_of(&text).map_err(|error| {
         anyhow!("UVFS_LOG={text:?} is no log filter: {error}; use for instance UVFS_LOG=debug")
     })?;
     let (filter, handle) = reload::Layer::new(filter);
@@ -103,12 +107,46 @@ pub fn filter() -> String {
 /// It is none.
 pub fn set(text: &str) -> Result<()> {
     let handle = FILTER.get().context("nothing is logged")?;
-    Ok(handle.reload(text.parse::<Targets>()?)?)
+    Ok(handle.reload(filter_of(text)?)?)
+}
+
+/// Parses a filter. A word alone must be a level or a crate of this project: any other would be taken for the name of a
+/// crate, and turn off all that others log.
+fn filter_of(text: &str) -> Result<Targets> {
+    for word in text.split(',').map(str::trim).filter(|word| !word.is_empty() && !word.contains('=')) {
+        if word.parse::<LevelFilter>().is_ok() || word.starts_with("uvfs") {
+            continue;
+        }
+        let lower = word.to_lowercase();
+        let begun = || LEVELS.into_iter().find(|level| lower.starts_with(level));
+        match nearest(&lower, LEVELS).or_else(begun) {
+            Some(meant) => bail!("{word:?} is no level; did you mean {meant}?"),
+            None => bail!("{word:?} is no level; levels are: {}", LEVELS.join(", ")),
+        }
+    }
+    Ok(text.parse()?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_alone_is_a_level_or_a_crate() {
+        for good in ["warn", "DEBUG", "off", "uvfs_fuse", "info,uvfs_fuse=debug", "other=trace"] {
+            assert!(filter_of(good).is_ok(), "{good}");
+        }
+        for (bad, said) in [
+            ("debugg", "\"debugg\" is no level; did you mean debug?"),
+            ("Warning", "\"Warning\" is no level; did you mean warn?"),
+            (
+                "uvfs_fuse=debug,loud",
+                "\"loud\" is no level; levels are: error, warn, info, debug, trace, off",
+            ),
+        ] {
+            assert_eq!(filter_of(bad).expect_err(bad).to_string(), said);
+        }
+    }
 
     #[test]
     fn the_system_is_told_in_one_datagram() {

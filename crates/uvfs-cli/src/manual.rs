@@ -6,7 +6,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 
 use crate::did_you_mean::nearest;
 use crate::print;
@@ -44,17 +44,26 @@ pub fn print(wanted: Option<&str>) -> Result<()> {
 pub fn write(dir: &Path) -> Result<()> {
     let aliases = ALIASES.map(|(name, page)| (name, format!(".so man{}/{page}\n", section(page))));
     let aliases = aliases.iter().map(|(name, text)| (*name, text.as_str()));
-    for (name, text) in PAGES.into_iter().chain(aliases) {
+    for (name, content) in PAGES.into_iter().chain(aliases) {
         let below = dir.join(format!("man{}", section(name)));
         let file = below.join(name);
-        // Not `dir` itself: a mistyped one is an error.
+        // Not `dir` itself: a mistyped one is an error, and may be a page.
         let made = match fs::create_dir(&below) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
-            _ => fs::write(&file, text),
+            _ => fs::write(&file, content),
         };
+        if let Some(page) = dir.to_str().filter(|word| !dir.exists() && text(word).is_ok()) {
+            bail!("there is no directory {page}; did you mean --page {page}?");
+        }
         made.with_context(|| format!("cannot write {}", file.display()))?;
     }
     Ok(())
+}
+
+/// The short names of the pages, as `--page` takes them.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    let all = PAGES.iter().chain(&ALIASES).map(|(name, _)| stem(name));
+    all.map(|stem| stem.strip_prefix("uvfs-").unwrap_or(stem))
 }
 
 fn text(wanted: &str) -> Result<&'static str> {

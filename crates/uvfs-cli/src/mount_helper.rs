@@ -26,7 +26,23 @@ const NAME_FUSE: &str = "mount.fuse.uvfs";
 const UNSAID: &str = "suid,dev";
 
 /// Options of fstab lines that say something to mount(8), systemd or the boot, and nothing to a file system.
-const THEIRS: &[&str] = &["auto", "noauto", "user", "nouser", "users", "owner", "group", "nofail", "_netdev"];
+const THEIRS: &[&str] = &[
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "nofail",
+    "_netdev",
+    "silent",
+    "loud",
+    "lazytime",
+    "nolazytime",
+    "iversion",
+    "noiversion",
+];
 
 /// Options that the kernel shows of a mount, and that mount(8) repeats for a remount.
 const SHOWN: &[&str] = &["user_id", "group_id", "max_read", "blksize", "fd", "rootmode", "subtype"];

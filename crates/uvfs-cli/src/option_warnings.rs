@@ -16,6 +16,11 @@ pub fn of_source(source: &str, arguments: &[String], asked: &Options) -> Vec<Str
     if names_rw && !asked.read_only && NEVER_WRITTEN.contains(&source) {
         warnings.push(format!("rw has no effect: {source} is read-only"));
     }
+    let maps = arguments.iter().flat_map(|list| list.split(',')).filter(|option| option.starts_with("map="));
+    if source == "mirror" && maps.count() > 1 {
+        warnings
+            .push("only the last map= has an effect: give all pairs in one, as in map=A/B:C/D".to_owned());
+    }
     if asked.passthrough && !["mirror", "tmpfs"].contains(&source) {
         warnings
             .push(format!("passthrough=auto has no effect on {source}: only a mirror or tmpfs lends files"));

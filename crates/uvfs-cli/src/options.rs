@@ -162,7 +162,7 @@ const KNOWN: &[Known] = &[
         Of::Mirror,
         "perms",
         "SPEC",
-        "show these permissions, and go by them: 0640, or as in chmod(1), such as og-w:a+rX (D: x of directories; d, f: only these or other files)",
+        "show these permissions, and go by them: 0640:ug+D, or as in chmod(1), such as og-w:a+rX (D: x of directories; d, f: only these or other files)",
     ),
     value(
         Of::Object,
@@ -192,6 +192,11 @@ const KNOWN: &[Known] = &[
     value(Of::Object, "cache-dir", "DIR", "keep data in this directory too, for later reads and mounts"),
     value(Of::Object, "cache-size", "BYTES", "most bytes in cache-dir (default 1g)"),
 ];
+
+/// The options of the drivers that this program has.
+fn known() -> impl Iterator<Item = &'static Known> {
+    KNOWN.iter().filter(|known| cfg!(feature = "object") || known.of != Of::Object)
+}
 
 /// Options of a file system, still as text: name and value.
 pub type DriverOptions = Vec<(&'static str, String)>;
@@ -234,7 +239,7 @@ pub fn parse(arguments: &[String], source: &str) -> Result<Parsed> {
             Some((name, value)) => (name, Some(value)),
             None => (option, None),
         };
-        let Some(known) = KNOWN.iter().find(|known| known.name == name) else {
+        let Some(known) = known().find(|known| known.name == name) else {
             return Err(unknown(name, source));
         };
         let value = match (known.value, value) {
@@ -382,7 +387,7 @@ fn unknown(name: &str, source: &str) -> anyhow::Error {
 
 /// The options of mounts of `source`.
 fn of_source(source: &str) -> impl Iterator<Item = &'static Known> {
-    KNOWN.iter().filter(move |known| known.of.source().is_none_or(|of| of == source))
+    known().filter(move |known| known.of.source().is_none_or(|of| of == source))
 }
 
 fn valid(source: &str) -> String {
@@ -399,9 +404,8 @@ fn shown(known: &Known) -> String {
 /// The options that begin so, each with its help: names, or the values of an option that has a choice. `source`: the
 /// driver, if it is known.
 pub fn offered(start: &str, source: Option<&str>) -> Vec<(String, &'static str)> {
-    let known = KNOWN
-        .iter()
-        .filter(|known| source.is_none() || known.of.source().is_none_or(|of| Some(of) == source));
+    let known =
+        known().filter(|known| source.is_none() || known.of.source().is_none_or(|of| Some(of) == source));
     let Some((name, value)) = start.split_once('=') else {
         let matches = known.filter(|known| known.name.starts_with(start));
         let text = |known: &Known| format!("{}{}", known.name, if known.value.is_some() { "=" } else { "" });
@@ -421,17 +425,19 @@ pub fn table() -> Vec<(Option<&'static str>, &'static str, Option<&'static str>)
 /// The part of `uvfs mount --help` about `-o`.
 pub fn help() -> String {
     let list = |of: Of| -> String {
-        let lines = KNOWN.iter().filter(|known| known.of == of);
+        let lines = known().filter(|known| known.of == of);
         lines.map(|known| format!("  {:<20} {}\n", shown(known), known.help)).collect()
     };
-    format!(
-        "Options after -o:\n{}\nOptions after -o for tmpfs:\n{}\nOptions after -o for ext4:\n{}\nOptions after -o for mirror:\n{}\nOptions after -o for object:\n{}",
-        list(Of::Mount),
-        list(Of::Tmpfs),
-        list(Of::Ext4),
-        list(Of::Mirror),
-        list(Of::Object).trim_end_matches('\n')
-    )
+    let all = [
+        ("", Of::Mount),
+        (" for tmpfs", Of::Tmpfs),
+        (" for ext4", Of::Ext4),
+        (" for mirror", Of::Mirror),
+        (" for object", Of::Object),
+    ];
+    let parts = all.map(|(heading, of)| (heading, list(of))).into_iter().filter(|(_, list)| !list.is_empty());
+    let parts: Vec<_> = parts.map(|(heading, list)| format!("Options after -o{heading}:\n{list}")).collect();
+    parts.join("\n").trim_end_matches('\n').to_owned()
 }
 
 #[cfg(test)]
@@ -448,7 +454,7 @@ mod tests {
 
     #[test]
     fn every_option_of_the_table_is_understood() {
-        for known in KNOWN {
+        for known in known() {
             let option = shown(known).replace("=SECONDS", "=1").replace("show|hide|off", "show");
             let option = option.replace("memory=BYTES", "memory=64m").replace("auto|uring|dev", "uring");
             let option = option.replace("auto|off", "off").replace("USER/OTHER:@GROUP/OTHER", "1/2:@3/4");

@@ -13,11 +13,17 @@ use anyhow::{Context, Result, bail};
 use uvfs_fuse::{MountedAt, Options};
 
 use crate::options::{self, Parsed};
+use crate::unanswered::explained;
 use crate::{option_warnings, print, source};
 
-/// The options that can be changed, for a user that tried to change something else.
-const CHANGEABLE: &str =
-    "ro, rw, suid, nosuid, dev, nodev, exec, noexec, sync, async, atime and its like, and memory=BYTES";
+/// The flags that can be changed, for a user that tried to change something else.
+const FLAGS: &str = "ro, rw, suid, nosuid, dev, nodev, exec, noexec, sync, async, atime and its like";
+
+/// Whether an option can be changed, for completions. One with a value ends in `=`.
+pub fn can_change(name: &str) -> bool {
+    const ATIMES: [&str; 4] = ["relatime", "noatime", "nodiratime", "strictatime"];
+    name == "memory=" || ATIMES.contains(&name) || FLAGS.split(", ").any(|flag| flag == name)
+}
 
 /// For `uvfs remount`: makes the changes, and warns of options that have no effect.
 pub fn run(dir: &Path, options: &[String]) -> Result<()> {
@@ -43,10 +49,14 @@ pub fn change(dir: &Path, options: &[String]) -> Result<Vec<String>> {
     let may_differ = was.mount.timeout == Some(Duration::ZERO) && source != "mirror";
     let kernel = |of: &Parsed| of.mount.default_permissions.unwrap_or(of.mount.allow_other);
     fixed.extend((may_differ && kernel(&was) != kernel(&wanted)).then_some("default_permissions"));
+    if fixed == ["memory"] {
+        bail!("memory= cannot be changed: the mount on {} has no .uvfs (ctl=off)", dir.display());
+    }
     if !fixed.is_empty() {
         let unknown = if made.is_known { "" } else { ", and with ctl=off nobody knows what they were" };
+        let memory = if made.is_known { ", and memory=BYTES" } else { "" };
         bail!(
-            "{} cannot be changed while {} is mounted{unknown}; what can: {CHANGEABLE}; for the rest unmount it and mount it again",
+            "{} cannot be changed while {} is mounted{unknown}; what can: {FLAGS}{memory}; for the rest unmount it and mount it again",
             fixed.join(", "),
             dir.display(),
         );
@@ -94,7 +104,7 @@ impl Made {
             match fs::read_to_string(&file) {
                 Ok(text) => Ok(Some(text.trim_end_matches('\n').to_owned())),
                 Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-                Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
+                Err(error) => Err(explained(dir, &file, error)),
             }
         };
         Ok(match (read("source")?, read("options")?) {

@@ -23,9 +23,23 @@ use crate::print;
 use crate::sys;
 
 /// The sources that can be named as SOURCE.
-const SOURCES: &str = "tmpfs, mirror:SRC (a directory), ext4:IMAGE (a file or block device with an ext2, ext3 or ext4), kernfs:FILE (a TOML file that declares a tree), object:URL (an object store), or generated:SPEC such as generated:depth=2,files=100";
+fn sources() -> String {
+    let object = if cfg!(feature = "object") { "object:URL (an object store), " } else { "" };
+    format!(
+        "tmpfs, mirror:SRC (a directory), ext4:IMAGE (a file or block device with an ext2, ext3 or ext4), kernfs:FILE (a TOML file that declares a tree), {object}or generated:SPEC such as generated:depth=2,files=100"
+    )
+}
 
-/// The names of drivers.
+/// The possible sources, for the help of `uvfs mount`.
+pub fn help() -> String {
+    format!("The file system to mount: {}", sources())
+}
+
+/// The names of the drivers that this program has.
+#[cfg(not(feature = "object"))]
+pub const DRIVERS: [&str; 5] = ["tmpfs", "mirror", "ext4", "kernfs", "generated"];
+/// The names of the drivers that this program has.
+#[cfg(feature = "object")]
 pub const DRIVERS: [&str; 6] = ["tmpfs", "mirror", "ext4", "kernfs", "object", "generated"];
 /// Those with a path after the name.
 pub const OF_A_PATH: [&str; 3] = ["mirror", "ext4", "kernfs"];
@@ -114,10 +128,11 @@ impl Source {
             _ => match meant(text, kind, rest) {
                 Some(meant) => {
                     bail!(
-                        "there is nothing called {text:?} to mount; did you mean {meant}? What there is: {SOURCES}"
+                        "there is nothing called {text:?} to mount; did you mean {meant}? What there is: {}",
+                        sources()
                     )
                 }
-                None => bail!("there is nothing called {text:?} to mount; what there is: {SOURCES}"),
+                None => bail!("there is nothing called {text:?} to mount; what there is: {}", sources()),
             },
         }
     }
@@ -144,6 +159,9 @@ impl Source {
         // If the directory does not exist, mounting reports that.
         let Ok(dir) = std::fs::canonicalize(dir) else { return Ok(()) };
         let shown = (dir.display(), source.display());
+        if dir == *source {
+            bail!("{} cannot be mounted on itself: mount on another directory", shown.0);
+        }
         if is_within(&dir, source)? {
             bail!(
                 "{} is inside {}, which it would show: mount on a directory outside of it",
@@ -343,7 +361,16 @@ pub fn forget_record(options: &DriverOptions) {
 fn tmpfs_options(options: &DriverOptions) -> Result<tmpfs::TmpfsOptions> {
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
     let own = [format!("uid={uid}"), format!("gid={gid}")];
-    let given = options.iter().map(|(name, value)| format!("{name}={value}"));
+    let given = options.iter().map(|(name, value)| {
+        let table = match *name {
+            "uid" => Some("/etc/passwd"),
+            "gid" => Some("/etc/group"),
+            _ => None,
+        };
+        let table = table.filter(|_| value.parse::<u32>().is_err()).map(std::fs::read_to_string);
+        let id = table.and_then(|table| id_in(&table.ok()?, value));
+        id.map_or_else(|| format!("{name}={value}"), |id| format!("{name}={id}"))
+    });
     let text: Vec<String> = own.into_iter().chain(given).collect();
     tmpfs::parse(&text.join(",")).map_err(|error| anyhow!(error))
 }
@@ -367,10 +394,7 @@ mod tests {
         };
         assert_eq!(refused("map", "0/nosuch"), "map=0/nosuch: there is no user \"nosuch\"");
         assert_eq!(refused("force-group", "nosuch"), "force-group=nosuch: there is no group \"nosuch\"");
-        assert!(
-            refused("perms", "a+r:u~x")
-                .starts_with("perms=a+r:u~x: \"u~x\" in \"a+r:u~x\": expected an octal")
-        );
+        assert!(refused("perms", "a+r:u~x").starts_with("perms=a+r:u~x: \"u~x\": expected an octal"));
         assert!(
             owners(&vec![("map", "root/1000:@root/1000".to_owned())]).is_ok_and(|owners| owners.is_some())
         );
@@ -385,6 +409,9 @@ mod tests {
         let given =
             tmpfs_options(&vec![("uid", "7".to_owned()), ("gid", "8".to_owned())]).expect("good options");
         assert_eq!((given.uid, given.gid), (7, 8));
+        let named = tmpfs_options(&vec![("uid", "root".to_owned())]).expect("a name");
+        assert_eq!(named.uid, 0);
+        assert!(tmpfs_options(&vec![("gid", "nosuch".to_owned())]).is_err());
     }
 
     #[test]
@@ -423,6 +450,9 @@ mod tests {
             assert!(said.starts_with(&expected), "{said}");
         }
         let said = refused("nfs:/srv");
+        for text in [&said, &help(), &crate::options::help()] {
+            assert_eq!(text.contains("object"), cfg!(feature = "object"), "{text}");
+        }
         assert!(said.starts_with("there is nothing called \"nfs:/srv\" to mount; what there is: "), "{said}");
     }
 }

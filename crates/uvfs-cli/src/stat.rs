@@ -11,11 +11,12 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use uvfs_control::is_level;
 
 use crate::args;
 use crate::print;
+use crate::unanswered::explained;
 
 mod picture;
 
@@ -48,14 +49,7 @@ pub fn run(args: &args::Stat) -> Result<()> {
 
 fn read(dir: &Path) -> Result<Figures> {
     let file = dir.join(".uvfs/stats");
-    let text = match fs::read_to_string(&file) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound && dir.exists() => bail!(
-            "{} is not the root of a uvfs mount, or of one with -o ctl=off: it has no .uvfs",
-            dir.display()
-        ),
-        Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
-    };
+    let text = fs::read_to_string(&file).map_err(|error| explained(dir, &file, error))?;
     let figure = |line: &str| {
         let (name, value) = line.split_once(' ')?;
         Some((name.to_owned(), value.parse().ok()?))
@@ -114,9 +108,9 @@ mod tests {
     fn what_is_no_mount_is_told() {
         let dir = tempfile::tempdir().expect("a directory");
         let error = read(dir.path()).expect_err("no mount").to_string();
-        assert!(error.contains("is not the root of a uvfs mount"), "{error}");
+        assert!(error.contains("nothing is mounted"), "{error}");
         let error = read(&dir.path().join("none")).expect_err("nothing there");
-        assert!(format!("{error:#}").contains("No such file"), "{error:#}");
+        assert!(format!("{error:#}").contains("does not exist"), "{error:#}");
         fs::create_dir(dir.path().join(".uvfs")).expect("mkdir");
         fs::write(dir.path().join(".uvfs/stats"), "what is this").expect("write");
         assert!(read(dir.path()).is_err());

@@ -52,6 +52,11 @@ impl IndexClient {
         Self { socket: socket.map_or_else(first, Path::to_owned) }
     }
 
+    /// The socket that is asked.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
     /// Asks for the changes at or below a path. Symbolic links in the path are followed. While the tree is being read,
     /// everything may have changed.
     ///
@@ -117,7 +122,9 @@ impl IndexClient {
         let at = self.socket.display();
         let said = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => {
-                format!("no index is served at {at}; start one with: uvfs index DIR")
+                let usual = self.socket == usual_socket();
+                let socket = if usual { String::new() } else { format!("--socket {at} ") };
+                format!("no index is served at {at}; start one with: uvfs index {socket}DIR")
             }
             std::io::ErrorKind::PermissionDenied => {
                 format!("the index at {at} does not let this user ask (see uvfs index --mode)")

@@ -6,9 +6,9 @@
 
 use std::io::Write;
 
-use anyhow::{Result, anyhow};
-use uvfs_index::IndexClient;
+use anyhow::{Result, anyhow, bail};
 use uvfs_index::protocol::{Moment, ShownChange};
+use uvfs_index::{ChangeClock, IndexClient};
 
 use super::path_of;
 use crate::args::Changed;
@@ -16,6 +16,12 @@ use crate::print::{out, say};
 
 /// Asks and prints.
 pub fn run(args: &Changed) -> Result<()> {
+    // Any other word would only ever get "all".
+    if let Some(clock) =
+        args.since.as_deref().filter(|clock| !clock.is_empty() && clock.parse::<ChangeClock>().is_err())
+    {
+        bail!("--since {clock:?}: this is no clock; an earlier answer has one in its first line");
+    }
     let client = IndexClient::new(args.socket.as_deref());
     let answer = client.changed(&args.path, args.since.as_deref(), args.wait);
     let (moment, changes) = answer.map_err(|why| anyhow!(why))?;

@@ -18,7 +18,11 @@ use crate::print::out;
 /// Asks the index and answers git.
 pub fn run(args: &GitFsmonitor) -> Result<()> {
     if args.version != 2 {
-        bail!("git's protocol of version 2 is spoken here, not {}", args.version);
+        // git tries version 1 after an error in version 2, which has been told.
+        bail!(
+            "git asks by version {} too, and only 2 is spoken here: git config core.fsmonitorHookVersion 2",
+            args.version
+        );
     }
     let client = IndexClient::new(args.socket.as_deref());
     let answer = client.changed(Path::new("."), Some(&args.token), false);

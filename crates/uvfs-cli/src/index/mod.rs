@@ -12,6 +12,7 @@ pub mod watchman;
 
 use std::fmt::Write;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -89,7 +90,7 @@ fn serve(args: &Index) -> Result<()> {
     let metrics = args.metrics.map(|address| metrics::Listener::bind(address, args.metrics_for_all));
     let metrics = metrics.transpose()?;
     let path = std::path::absolute(args.socket.clone().unwrap_or_else(usual_socket))?;
-    let socket = IndexSocket::bind(&path, args.mode).map_err(|why| anyhow!(why))?;
+    let socket = IndexSocket::bind(&path, args.mode).map_err(|why| anyhow!(why + &remedy(&path)))?;
     // Both before anything is read: a socket of another server is an error at once.
     let watchman = args.watchman.as_deref().map(|path| bind_watchman(path, args.mode)).transpose()?;
     let memory = usize::try_from(args.memory.unwrap_or(0)).unwrap_or(usize::MAX);
@@ -127,6 +128,18 @@ fn serve(args: &Index) -> Result<()> {
     // The process ends with threads that hold the sockets too; so these are closed here.
     [Some(socket), watchman].into_iter().flatten().for_each(|socket| socket.close());
     Ok(())
+}
+
+/// The rest of the sentence about a socket that is taken: how to end its server, if one listens.
+fn remedy(socket: &Path) -> String {
+    if UnixStream::connect(socket).is_err() {
+        return String::new();
+    }
+    let is_usual = IndexClient::new(None).socket() == socket;
+    let option = if is_usual { String::new() } else { format!(" --socket {}", socket.display()) };
+    format!(
+        "; it takes no further directory; end it with: uvfs index{option} --stop, and name all in one command"
+    )
 }
 
 /// The directory of snapshots. The usual one may be missing; one that was asked for may not.
@@ -222,12 +235,8 @@ fn list(client: &IndexClient) -> Result<()> {
     for tree in list.trees {
         let path = PathBuf::from(std::ffi::OsString::from_vec(path_of(&tree.path)?));
         let (state, names, bytes) = (&tree.state, tree.names, tree.bytes);
-        write!(
-            text,
-            "{}: {state}, {names} names in {bytes} bytes, read {} times",
-            path.display(),
-            tree.scans
-        )?;
+        let read = if tree.scans == 1 { "once".to_owned() } else { format!("{} times", tree.scans) };
+        write!(text, "{}: {state}, {names} names in {bytes} bytes, read {read}", path.display())?;
         if tree.by_directory {
             text += ", each directory watched by itself";
         }

@@ -97,7 +97,7 @@ pub fn end_all() {
 ///
 /// # Errors
 /// ETIMEDOUT at its time limit, EFBIG if its output is too long, EIO if it ends with a status other than 0; the
-/// reason if it cannot be started (ENOENT: no such program).
+/// reason if it cannot be started. EIO also if there is no such program: the file of the command does exist.
 pub fn run(command: &Command, path: impl FnOnce() -> String, out: &mut Vec<u8>) -> Result<()> {
     let program = &*command.run[0];
     let errno = |error: &io::Error| Errno::from_io_error(error).unwrap_or(Errno::IO);
@@ -105,7 +105,7 @@ pub fn run(command: &Command, path: impl FnOnce() -> String, out: &mut Vec<u8>) 
         Ok(group) => group,
         Err(error) => {
             tracing::warn!(path = ?path(), program, %error, "the command cannot be started");
-            return Err(errno(&error));
+            return Err(if error.kind() == io::ErrorKind::NotFound { Errno::IO } else { errno(&error) });
         }
     };
     let mut heard = Heard { limit: command.limit, said: 0, out, complaints: Vec::new() };
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn failures_have_their_errno() {
-        assert_eq!(output(&command(&["/nonexistent/program"])), Err(Errno::NOENT));
+        assert_eq!(output(&command(&["/nonexistent/program"])), Err(Errno::IO));
         assert_eq!(output(&command(&["/etc/passwd"])), Err(Errno::ACCESS));
         assert_eq!(output(&command(&["false"])), Err(Errno::IO));
         assert_eq!(output(&command(&["sh", "-c", "kill -9 $$"])), Err(Errno::IO));

@@ -108,7 +108,10 @@ impl Spec {
         let mut bytes = Vec::new();
         // Bounded for any kind of file: a pipe or a device does not tell its length.
         let read = File::open(file).and_then(|file| file.take(SPEC_MAX + 1).read_to_end(&mut bytes));
-        read.map_err(|error| unusable(error.to_string()))?;
+        read.map_err(|error| match error.kind() {
+            std::io::ErrorKind::IsADirectory => unusable("this is a directory, not a TOML file".to_owned()),
+            _ => unusable(error.to_string()),
+        })?;
         if bytes.len() as u64 > SPEC_MAX {
             return Err(unusable(format!("it is longer than {SPEC_MAX} bytes")));
         }

@@ -142,6 +142,8 @@ fn asking_without_a_server_is_a_sentence() {
         let output = asked.output().expect("uvfs");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && said.starts_with("uvfs: no index is served at "), "{said}");
+        let start = format!("start one with: uvfs index --socket {} DIR", socket.display());
+        assert!(said.contains(&start), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
     }
 }
@@ -179,6 +181,8 @@ fn an_index_says_what_changed() {
     let again = served.uvfs(&["index", tree.to_str().expect("UTF-8")]);
     let said = String::from_utf8_lossy(&again.stderr).into_owned();
     assert!(!again.status.success() && said.contains("a server listens at"), "{said}");
+    let stop = format!("end it with: uvfs index --socket {} --stop", served.socket().display());
+    assert!(said.contains(&stop), "{said}");
     assert!(served.uvfs(&["index", "--stop"]).status.success());
     assert!(!served.socket().exists() && !served.uvfs(&["index", "--list"]).status.success());
 }

@@ -238,7 +238,7 @@ fn a_command_that_hangs_is_killed() {
     let left = || sh(Path::new("/"), "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' || true");
     assert!(within(SOON, || !left().contains("sleep 987654")), "the command's child is left behind");
     assert_eq!(tree.read("endless").expect_err("too much").raw_os_error(), Some(27), "EFBIG");
-    assert_eq!(tree.read("none").expect_err("no program").raw_os_error(), Some(2), "ENOENT");
+    assert_eq!(tree.read("none").expect_err("no program").raw_os_error(), Some(5), "EIO");
 }
 
 fn a_command_that_fails_is_logged_with_what_it_said() {

@@ -53,6 +53,18 @@ fn completions_for_each_shell() {
     assert_eq!(asks(&["uvfs", "mount", "mirror", ":", "/et"]), "/etc/");
     assert_eq!(asks(&["uvfs", "mount", "-o", "ro,transport", "=", "u"]), "uring");
     assert_eq!(asks(&["uvfs", "mount", "-o", "ro,noex"]), "ro,noexec");
+    assert_eq!(asks(&["uvfs", "remount", "-o", "ro,m"]), "ro,memory=");
+    assert_eq!(asks(&["uvfs", "man", "--page", "remo"]), "remount");
+    // find's words behind the first; before it also the command's own. Paths anywhere.
+    assert_eq!(asks(&["uvfs", "find", ".", "-na"]), "-name");
+    assert_eq!(asks(&["uvfs", "find", "-na"]), "-name");
+    assert_eq!(asks(&["uvfs", "find", "--json", "/et"]), "/etc/");
+    assert_eq!(asks(&["uvfs", "find", "--so"]), "--socket");
+    assert_eq!(asks(&["uvfs", "find", ".", "-name", "/et"]), "/etc/");
+    let behind = asks(&["uvfs", "find", ".", "-"]);
+    assert!(behind.contains("-newer") && !behind.contains("--socket") && !behind.contains("-h "), "{behind}");
+    // What this program has not is not offered.
+    assert_eq!(asks(&["uvfs", "mount", "ob"]), if cfg!(feature = "object") { "object:" } else { "" });
     assert_eq!(run(&["completions", "cmd.exe"]).status.code(), Some(2));
 }
 
@@ -120,13 +132,35 @@ fn the_list_says_whose_server_has_died() {
     let words = |dir: &Dir| line(dir).split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(words(&alive), ["tmpfs", alive.text(), &server.0.id().to_string(), "serving"]);
     assert!(line(&dead).ends_with(&format!("dead (clear it with: uvfs umount {})", dead.text())), "{listed}");
+    for args in [&["stat"][..], &["remount", "-o", "ro"], &["reload"]] {
+        let (_, said) = refused(&[args, &[dead.text()]].concat());
+        let remedy = format!("has died; clear it with: uvfs umount {}\n", dead.text());
+        assert!(said.ends_with(&remedy), "{args:?}: {said}");
+    }
+    for args in [&["stat"][..], &["remount", "-o", "ro"]] {
+        let mut other = Command::new("setpriv");
+        other
+            .args(["--reuid=65534", "--clear-groups", env!("CARGO_BIN_EXE_uvfs")])
+            .args(args)
+            .arg(alive.text());
+        let said = String::from_utf8(other.output().expect("setpriv").stderr).expect("UTF-8");
+        assert!(
+            said.contains("only the user who mounted it may (it has no allow_other)"),
+            "{args:?}: {said}"
+        );
+    }
     assert!(
         listed.starts_with("SOURCE ") && listed.lines().next().is_some_and(|line| line.ends_with("  STATE"))
     );
     let json = String::from_utf8(run(&["mount", "--list", "--json"]).stdout).expect("UTF-8");
     let of = |dir: &Dir| json.lines().find(|line| line.contains(dir.text())).expect("an object").to_owned();
     assert!(of(&dead).contains("\"pid\":null") && of(&dead).contains("\"state\":\"dead\""), "{json}");
+    // Each of several, also after an error.
+    let (_, said) = refused(&["umount", "/nowhere", dead.text(), alive.text()]);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(!is_mounted(dead.path()) && !is_mounted(alive.path()), "{said}");
     assert_eq!(run(&["mount", "--list", "tmpfs", "/mnt"]).status.code(), Some(2));
+    assert_eq!(run(&["mount", "--json", "tmpfs", "/nowhere"]).status.code(), Some(2));
 }
 
 /// A server in the background: its number in a file, its log in another, and both as long as they should be there.

@@ -411,7 +411,7 @@ mod tests {
             ("map", "1/65534", "map=1/65534: user 65534: this id stands for owners"),
             ("force-user", "4294967295", "force-user=4294967295: user 4294967295: this id stands"),
             ("force-group", "-1", "force-group=-1: there is no group \"-1\""),
-            ("perms", "u+q", "perms=u+q: \"u+q\" in \"u+q\": expected"),
+            ("perms", "u+q", "perms=u+q: expected"),
         ] {
             let error = parse(&[(option, value)]).expect_err(value);
             assert!(error.starts_with(wanted), "{error}");

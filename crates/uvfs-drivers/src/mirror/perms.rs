@@ -49,8 +49,11 @@ impl Perms {
     /// A sentence that names the wrong clause.
     pub fn parse(text: &str) -> Result<Self, String> {
         let clauses = text.split([':', ',']).map(|clause| {
-            let wrong = "expected an octal number such as 0640, or chmod's form such as og-w or a+rX";
-            Clause::parse(clause).ok_or_else(|| format!("\"{clause}\" in \"{text}\": {wrong}"))
+            let wrong = "expected an octal number such as 0640 (for directories too), or chmod's form such as \
+                         og-w or a+rX; D is x of directories, as in ug+D; d or f before the sign limits it to \
+                         directories or to other files, as in fo-r";
+            let within = if clause == text { String::new() } else { format!("\"{clause}\": ") };
+            Clause::parse(clause).ok_or_else(|| format!("{within}{wrong}"))
         });
         clauses.collect::<Result<_, _>>().map(Self)
     }

@@ -63,6 +63,8 @@ mod times;
 mod walk;
 mod words;
 
+pub use words::answered as answered_words;
+
 use std::borrow::Cow;
 use std::io;
 

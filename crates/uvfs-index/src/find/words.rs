@@ -57,6 +57,11 @@ const ANSWERED: &[&str] = &[
     "xdev",
 ];
 
+/// The words that are answered, without their hyphen: for completions.
+pub fn answered() -> impl Iterator<Item = &'static str> {
+    ANSWERED.iter().copied()
+}
+
 const PROGRAMS: &str = "runs programs, which the index does not do: pipe -print0 to xargs -0";
 const FILES: &str = "writes a file, which the index does not do: redirect the output instead";
 const ACCESS: &str =

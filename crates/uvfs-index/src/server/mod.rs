@@ -108,7 +108,7 @@ impl IndexSocket {
         let lock =
             File::options().create(true).write(true).truncate(false).mode(0o600).open(&name).map_err(said)?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| format!("a server listens at {shown} already; end it with: uvfs index --stop"))?;
+            .map_err(|_| format!("a server listens at {shown} already"))?;
         match path.symlink_metadata() {
             Ok(there) if there.file_type().is_socket() => std::fs::remove_file(path).map_err(said)?,
             Ok(_) => {
