@@ -55,8 +55,8 @@ impl Asking {
 
 /// Call `attempt` with `context`, in this thread, until it returns anything but -ENOMEM, or `milliseconds` have passed.
 /// Between two attempts it waits until a client has forgotten nodes, and for 10 ms at most. An attempt may exceed the
-/// memory limit by 4% once half of the time has passed, or once a call of a balancing thread has taken 2 ms, because
-/// that call may wait for this request; the last attempt always may. Returns the result of the last attempt. The caller
+/// memory limit by 4% once half of the time has passed, and the last attempt always may. So may one once a call of a
+/// balancing thread has taken 2 ms, because that call may wait for this request. Returns the result of the last attempt. The caller
 /// holds no lock of a name, no ticket and no listing; `attempt` ends those that it begins.
 #[unsafe(no_mangle)]
 pub extern "C" fn uvfs_with_patience(

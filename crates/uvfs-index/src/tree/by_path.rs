@@ -30,7 +30,7 @@
 //! handle. [`Objects`] finds that file in the table, and one of its present names is looked at.
 //!
 //! A name outside the tree reaches no mark. Files with more links than names that are known are looked at anew for each
-//! question: a mark on the file would need permission to read it, and count against the limit. What is left is a file that
+//! question: a mark on the file would need permission to read it, and count against the limit. One case is left: a file that
 //! *gets* its first name outside: the kernel tells only a mark on the file itself. The README says so.
 
 use std::collections::{HashMap, HashSet};

@@ -231,7 +231,7 @@ struct Shared {
     owed: AtomicU64,
     /// Directories that were not found, and how often. Only the worker uses it.
     missed: Mutex<HashMap<HostHandle, u32>>,
-    /// What was mounted inside the tree at the last question.
+    /// The mounts inside the tree at the last question.
     mounts: Mutex<Arc<[Cover]>>,
     snapshot: Option<Arc<SnapshotFile>>,
     saved: Mutex<Saved>,
@@ -250,7 +250,7 @@ struct Saved {
 }
 
 impl Shared {
-    /// Puts in reports of what may have changed without an event.
+    /// Puts in reports of places that may have changed without an event.
     fn look_around(&self) {
         self.look_outside();
         // A question that needs the table of mounts says why it cannot be read.

@@ -26,7 +26,7 @@ const FEW: usize = 4096;
 /// A starting point with fewer than a name of so many below it is walked.
 const PART: usize = 16;
 /// The walk is as fast if the expression may act on more than a name of so many.
-const MANY: usize = 3;
+const MANY: usize = 16;
 
 impl Glimpse for Candidate<'_> {
     fn name(&self) -> &[u8] {

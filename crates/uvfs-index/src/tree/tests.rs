@@ -151,7 +151,7 @@ fn a_directory_that_could_not_be_read_is_read_later() {
     assert_eq!(tree.changed_since(None, b"").warning, None);
 }
 
-/// What is being changed, or what the system is short of for a moment, is neither a gap nor the end of the scan.
+/// A change at that moment, or a lack of memory or descriptors that passes, is neither a gap nor the end of the scan.
 #[test]
 fn an_error_that_passes_leaves_no_gap() {
     let Some((dir, tree)) = followed() else { return };
