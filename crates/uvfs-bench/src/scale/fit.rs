@@ -6,7 +6,7 @@
 
 use super::model::{MachineClass, Operation, Station};
 use super::published::WITHIN;
-use super::steps::{LOCK_OF_TWO, QUEUED_LOCK};
+use super::steps::lock_of;
 
 /// The steps of the search.
 const HALVINGS: usize = 50;
@@ -23,25 +23,16 @@ pub struct FittedLock {
 }
 
 impl FittedLock {
-    fn with(self, lines: f64) -> Operation {
-        let station = Station { lines: self.holds * lines, hold_ns: self.hold_ns };
+    /// With so many processors.
+    pub fn of(self, processors: usize) -> Operation {
+        let station = Station { lines: self.holds * lock_of(processors), hold_ns: self.hold_ns };
         Operation { private_ns: self.alone_ns - self.hold_ns, stations: vec![station] }
-    }
-
-    /// With two threads.
-    pub fn of_two(self) -> Operation {
-        self.with(LOCK_OF_TWO)
-    }
-
-    /// With many, that queue.
-    pub fn of_many(self) -> Operation {
-        self.with(QUEUED_LOCK)
     }
 
     /// The holds with which two threads here make `both` operations a second. None if they would make no more with no
     /// hold at all, or far more with nothing but holds.
     pub fn fitted(here: &MachineClass, alone_ns: f64, holds: f64, both: f64) -> Option<Self> {
-        let rate = |hold_ns| Self { alone_ns, holds, hold_ns }.of_two().per_second(here, 2);
+        let rate = |hold_ns| Self { alone_ns, holds, hold_ns }.of(2).per_second(here, 2);
         let (mut low, mut high) = (0.0, alone_ns);
         if rate(low) <= both || rate(high) > both * (1.0 + WITHIN) {
             return None;
@@ -63,7 +54,7 @@ mod tests {
         let here = MachineClass { socket: 64, inside_ns: 25.0, across_ns: 25.0 };
         for hold_ns in [100.0, 400.0, 700.0] {
             let truth = FittedLock { alone_ns: 900.0, holds: 2.0, hold_ns };
-            let both = truth.of_two().per_second(&here, 2);
+            let both = truth.of(2).per_second(&here, 2);
             let found = FittedLock::fitted(&here, 900.0, 2.0, both).unwrap();
             assert!((found.hold_ns / hold_ns - 1.0).abs() < 0.02, "{} for {hold_ns}", found.hold_ns);
         }

@@ -23,7 +23,7 @@ use crate::report::{BenchReport, Row};
 use fit::FittedLock;
 use model::{MachineClass, Operation};
 use published::{Check, SAPPHIRE_RAPIDS, WITHIN};
-use steps::{LOCK_OF_TWO, QUEUED_LOCK, SharedSteps};
+use steps::SharedSteps;
 
 /// Predict throughput with many processors from reports of one and two threads
 #[derive(Parser)]
@@ -60,6 +60,9 @@ struct Scale {
 struct Output<'a> {
     published: &'a [Check],
     missed: &'a [Check],
+    /// Nanoseconds of a hand-over on the reports' machine, for `measured`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    here_ns: Option<f64>,
     measured: &'a [Check],
     predictions: &'a [Prediction],
     reports: &'a [BenchReport],
@@ -111,7 +114,7 @@ pub fn run(matches: &ArgMatches) -> Result<()> {
     let arms: Vec<(&str, &Row)> = reports
         .iter()
         .flat_map(|report| report.rows.iter().map(|row| (report.workload.as_str(), row)))
-        .filter(|(workload, row)| steps::of(workload, row, QUEUED_LOCK).is_some() && row.procs.is_none())
+        .filter(|(workload, row)| steps::of(workload, row, row.threads).is_some() && row.procs.is_none())
         .collect();
     ensure!(!arms.is_empty(), "no arm of these reports has counted steps");
     let of_here = match scale.here {
@@ -127,16 +130,23 @@ pub fn run(matches: &ArgMatches) -> Result<()> {
     }
     if let Some(out) = &scale.out {
         let (published, missed, measured) = (&published[..], &missed[..], &measured[..]);
-        let output = Output { published, missed, measured, predictions: &predictions, reports: &reports };
+        let output = Output {
+            published,
+            missed,
+            here_ns: of_here,
+            measured,
+            predictions: &predictions,
+            reports: &reports,
+        };
         let json = serde_json::to_string_pretty(&output)?;
         fs::write(out, json).with_context(|| format!("cannot write {}", out.display()))?;
     }
     Ok(())
 }
 
-/// The operation of a row of one thread, if all its shared steps are lines. `lock`: the hand-overs of a contended lock.
-fn operation(workload: &str, row: &Row, lock: f64) -> Option<Operation> {
-    match steps::of(workload, row, lock)? {
+/// The operation of a row of one thread beside so many processors that do the same, if all its shared steps are lines.
+fn operation(workload: &str, row: &Row, processors: usize) -> Option<Operation> {
+    match steps::of(workload, row, processors)? {
         SharedSteps::Lines(stations) => Some(Operation { private_ns: row.ns_per_op.median, stations }),
         SharedSteps::Lock(_) => None,
     }
@@ -144,7 +154,7 @@ fn operation(workload: &str, row: &Row, lock: f64) -> Option<Operation> {
 
 /// The same, if it takes a lock: fitted to the row of two threads.
 fn held(arms: &[(&str, &Row)], here: &MachineClass, workload: &str, one: &Row) -> Option<FittedLock> {
-    let Some(SharedSteps::Lock(holds)) = steps::of(workload, one, QUEUED_LOCK) else { return None };
+    let Some(SharedSteps::Lock(holds)) = steps::of(workload, one, 2) else { return None };
     let (_, two) = arms.iter().find(|(w, row)| *w == workload && row.threads == 2 && same(row, one))?;
     FittedLock::fitted(here, one.ns_per_op.median, holds, two.ops_per_s.median)
 }
@@ -166,12 +176,11 @@ fn check_here(arms: &[(&str, &Row)], here: Option<&MachineClass>) -> Vec<Check> 
     };
     let check = |(workload, many): &(&str, &Row)| {
         let (_, one) = arms.iter().find(|(w, row)| w == workload && row.threads == 1 && same(row, many))?;
-        let lock = if many.threads == 2 { LOCK_OF_TWO } else { QUEUED_LOCK };
         Some(Check {
             what: format!("{workload} {} {}, operations a second", one.arm, params(one)),
             n: many.threads,
             published: many.ops_per_s.median,
-            model: operation(workload, one, lock)?.per_second(here, many.threads),
+            model: operation(workload, one, many.threads)?.per_second(here, many.threads),
         })
     };
     let checks: Vec<Check> = arms.iter().filter(|(_, row)| row.threads > 1).filter_map(check).collect();
@@ -189,8 +198,8 @@ fn predict(
 ) -> Vec<Prediction> {
     let predict = |(workload, row): &(&str, &Row)| {
         let held = here.and_then(|here| held(arms, here, workload, row));
-        let operation = held.map(FittedLock::of_many).or_else(|| operation(workload, row, QUEUED_LOCK));
-        let Some(operation) = operation else {
+        let of = |n: usize| held.map(|held| held.of(n)).or_else(|| operation(workload, row, n));
+        let Some(alone) = of(1) else {
             let what = format!("{workload} {} {}", row.arm, params(row));
             println!(
                 "not predicted: {what}: the report's two threads do not queue as the model would have them"
@@ -201,10 +210,10 @@ fn predict(
             workload: (*workload).to_owned(),
             arm: row.arm.clone(),
             params: params(row),
-            private_ns: operation.private_ns,
+            private_ns: alone.private_ns,
             hold_ns: held.map(|held| held.hold_ns),
             processors: processors.to_vec(),
-            ops_per_s: processors.iter().map(|n| operation.per_second(machine, *n)).collect(),
+            ops_per_s: processors.iter().filter_map(|n| Some(of(*n)?.per_second(machine, *n))).collect(),
         })
     };
     arms.iter().filter(|(_, row)| row.threads == 1).filter_map(predict).collect()
@@ -235,5 +244,51 @@ fn print_predictions(predictions: &[Prediction], machine: &MachineClass) {
         let Prediction { workload, arm, params, hold_ns, .. } = prediction;
         let fitted = hold_ns.map_or(String::new(), |ns| format!(", lock held {ns:.0} ns (fitted)"));
         println!("{rates}  {workload} {arm} {params}{fitted}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn row(arm: &str, threads: usize, ns: f64, params: serde_json::Value) -> Row {
+        let spread = |v: f64| json!({ "median": v, "min": v, "max": v });
+        let mut row = json!({
+            "arm": arm, "threads": threads, "ops_per_s": spread(threads as f64 * 1e9 / ns), "ns_per_op": spread(ns),
+            "dropped": 0.0, "undropped_ns_per_op": ns, "huge_page_bytes": 0,
+        });
+        row.as_object_mut().unwrap().extend(params.as_object().unwrap().clone());
+        serde_json::from_value(row).unwrap()
+    }
+
+    /// Two processors do not queue for a lock: a prediction for them counts its hand-overs as the check does.
+    #[test]
+    fn two_processors_are_predicted_as_they_are_checked() {
+        let rows: Vec<Row> = ["stock", "hashed", "patched", "uvfs"]
+            .into_iter()
+            .flat_map(|arm| [(1, 900.0), (2, 1_800.0)].map(|(n, ns)| row(arm, n, ns, json!({ "links": 0 }))))
+            .collect();
+        let arms: Vec<(&str, &Row)> = rows.iter().map(|row| ("showgids", row)).collect();
+        let here = MachineClass { socket: usize::MAX, ..SAPPHIRE_RAPIDS };
+        let checks = check_here(&arms, Some(&here));
+        let predictions = predict(&arms, Some(&here), &SAPPHIRE_RAPIDS, &[2]);
+        assert_eq!((checks.len(), predictions.len()), (4, 4));
+        for (check, prediction) in checks.iter().zip(&predictions) {
+            let error = prediction.ops_per_s[0] / check.model - 1.0;
+            assert!(error.abs() < 1e-9, "{}: {error}", check.what);
+        }
+    }
+
+    /// The hold is fitted to two threads, so the prediction for two is what they made.
+    #[test]
+    fn a_fitted_lock_predicts_the_two_threads_it_was_fitted_to() {
+        let rows = [(1, 300.0), (2, 700.0)].map(|(n, ns)| row("lists", n, ns, json!({ "phase": "get" })));
+        let arms: Vec<(&str, &Row)> = rows.iter().map(|row| ("icache", row)).collect();
+        let predictions = predict(&arms, Some(&SAPPHIRE_RAPIDS), &SAPPHIRE_RAPIDS, &[2, 20]);
+        let rates = &predictions[0].ops_per_s;
+        assert!((rates[0] / rows[1].ops_per_s.median - 1.0).abs() < 0.01, "{rates:?}");
+        assert!(rates[1] < rates[0], "{rates:?}");
     }
 }

@@ -21,7 +21,12 @@ use crate::report::Row;
 pub const QUEUED_LOCK: f64 = 6.0;
 
 /// The same of a lock that two threads share: its word, taken and given back.
-pub const LOCK_OF_TWO: f64 = 2.0;
+const LOCK_OF_TWO: f64 = 2.0;
+
+/// The same of a lock that so many processors share.
+pub fn lock_of(processors: usize) -> f64 {
+    if processors <= 2 { LOCK_OF_TWO } else { QUEUED_LOCK }
+}
 
 /// Directories on the way of `showgids`, the root included; each has one name below it on that way.
 const DIRECTORIES: usize = 7;
@@ -41,9 +46,9 @@ pub enum SharedSteps {
     Lock(f64),
 }
 
-/// The steps of a row's arm; `None`: they were not counted. `lock`: the hand-overs of a contended lock, which are fewer
-/// between two processors ([`LOCK_OF_TWO`]).
-pub fn of(workload: &str, row: &Row, lock: f64) -> Option<SharedSteps> {
+/// The steps of a row's arm; `None`: they were not counted. The hand-overs of a lock are those
+/// that so many `processors` need ([`lock_of`]).
+pub fn of(workload: &str, row: &Row, processors: usize) -> Option<SharedSteps> {
     let arm = row.arm.as_str();
     let is = |key: &str, value: &str| row.params.get(key).and_then(Value::as_str) == Some(value);
     let none = |key: &str| row.params.get(key).and_then(Value::as_u64).unwrap_or(0) == 0;
@@ -52,7 +57,9 @@ pub fn of(workload: &str, row: &Row, lock: f64) -> Option<SharedSteps> {
             let bytes = row.params.get("name_bytes").and_then(Value::as_u64);
             of_one_file(arm, bytes.is_some_and(|bytes| bytes <= FIRST_LINE)).map(SharedSteps::Lines)
         }
-        "showgids" if none("links") && none("changes") => of_showgids(arm, lock).map(SharedSteps::Lines),
+        "showgids" if none("links") && none("changes") => {
+            of_showgids(arm, lock_of(processors)).map(SharedSteps::Lines)
+        }
         "icache" if is("phase", "stat") || is("phase", "get") => match arm {
             "stock" | "lists" => Some(SharedSteps::Lock(1.0)),
             // Inodes at random: of a hundred thousand and more, two processors seldom want one, or one bucket.
@@ -120,7 +127,7 @@ mod tests {
                 "arm": arm, "threads": 2, "ops_per_s": spread, "ns_per_op": spread, "dropped": 0.0,
                 "undropped_ns_per_op": 1.0, "huge_page_bytes": 0, "name_bytes": name_bytes,
             });
-            match of("stat-same", &serde_json::from_value(row).unwrap(), LOCK_OF_TWO).unwrap() {
+            match of("stat-same", &serde_json::from_value(row).unwrap(), 2).unwrap() {
                 SharedSteps::Lines(stations) => stations.iter().map(|station| station.lines).sum::<f64>(),
                 SharedSteps::Lock(_) => panic!("no lock is taken"),
             }
