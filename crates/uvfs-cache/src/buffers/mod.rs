@@ -11,6 +11,7 @@
 //! | `block_tree` | block number to block, read without locks |
 //! | [`lookaside`] | leaves that a thread remembers |
 //! | `shared_reads` | reads from the source, and waiting for them |
+//! | `read_ahead` | how many blocks a read brings |
 //! | `block_eviction` | slots, and eviction |
 //! | [`memory_share`](self) | the share of the cache's limit |
 //!
@@ -29,6 +30,7 @@ pub mod lookaside;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod memory_share;
+mod read_ahead;
 mod shared_reads;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -47,7 +49,8 @@ use self::block_eviction::{Parts, Space};
 use self::block_tree::Index;
 pub use self::block_tree::MAX_BLOCK;
 use self::memory_share::Account;
-use self::shared_reads::{Flight, ReadAhead};
+use self::read_ahead::ReadAhead;
+use self::shared_reads::Flight;
 use crate::cache::Cache;
 use crate::limit::devices::Reclaim;
 

@@ -1,4 +1,4 @@
-//! Misses: reading blocks, waiting for reads, and read-ahead.
+//! Misses: reading blocks, and waiting for reads.
 //!
 //! A block that is being read has a [`Flight`] in the device's table. The flight is there from the taking
 //! of its slot until its entry stands in the index (or the read has failed), both under the mutex. So of
@@ -11,9 +11,7 @@
 //! mutex, after the entry is there. A thread that finds neither flight nor entry reads. A thread that finds
 //! the flight waits until its outcome is set; if the outcome is set first, it does not wait.
 //!
-//! Read-ahead: a miss where the last read of one of four streams ended brings twice as many blocks as that
-//! read, up to 128 KiB, in one read of the source. A block that is there, or being read, ends it. A failure
-//! beyond the requested block is no error: the result is as if nothing more had been tried.
+//! One read may bring more blocks than the requested one: see `read_ahead`.
 
 use std::io;
 use std::sync::Arc;
@@ -27,8 +25,6 @@ use super::{Buffer, Device, SHORT};
 
 /// Most bytes of one read.
 const AHEAD: usize = if cfg!(loom) { 16 } else { 128 << 10 };
-/// Streams that are told apart.
-const STREAMS: usize = 4;
 /// Most blocks that are evicted for a node of the tree.
 const NODE_TRIES: usize = 64;
 /// Bytes that names are asked for when blocks have too little.
@@ -78,46 +74,6 @@ impl Flight {
     fn end(&self, with: Result<(), Failure>) {
         *self.outcome.lock() = Some(with);
         self.ended.notify_all();
-    }
-}
-
-/// The places where recent reads ended.
-#[derive(Debug, Default)]
-pub(super) struct ReadAhead {
-    streams: [Stream; STREAMS],
-    oldest: usize,
-    /// The stream of the present miss.
-    now: usize,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Stream {
-    /// The expected next miss; 0: none (block 0 continues nothing).
-    next: u64,
-    /// Blocks of the last read.
-    blocks: usize,
-}
-
-impl ReadAhead {
-    /// How many blocks a miss should bring.
-    fn wanted(&mut self, block: u64, most: usize) -> usize {
-        let goes_on = |stream: &Stream| stream.next == block && block != 0;
-        match self.streams.iter().position(goes_on) {
-            Some(at) => {
-                self.now = at;
-                (2 * self.streams[at].blocks).clamp(1, most)
-            }
-            None => {
-                self.now = self.oldest;
-                self.oldest = (self.oldest + 1) % STREAMS;
-                1
-            }
-        }
-    }
-
-    /// Note that the present miss brings `blocks` blocks.
-    fn went(&mut self, block: u64, blocks: usize) {
-        self.streams[self.now] = Stream { next: block + blocks as u64, blocks };
     }
 }
 
@@ -337,35 +293,5 @@ impl Device {
         drop(buffer);
         let gone = self.blocks.kill(id);
         debug_assert!(gone, "an unpublished block was pinned");
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    /// Miss at these blocks; returns how many blocks each miss brings.
-    fn bring(ahead: &mut ReadAhead, misses: &[u64]) -> Vec<usize> {
-        let one = |block: &u64| {
-            let n = ahead.wanted(*block, 32);
-            ahead.went(*block, n);
-            n
-        };
-        misses.iter().map(one).collect()
-    }
-
-    #[test]
-    fn a_sequential_reader_gets_more_up_to_a_bound() {
-        let mut ahead = ReadAhead::default();
-        assert_eq!(bring(&mut ahead, &[0, 1, 3, 7, 15, 31, 63, 95]), [1, 2, 4, 8, 16, 32, 32, 32]);
-        assert_eq!(bring(&mut ahead, &[1000, 500, 2000]), [1, 1, 1]);
-        // The first stream is still known.
-        assert_eq!(bring(&mut ahead, &[127]), [32]);
-    }
-
-    #[test]
-    fn streams_do_not_disturb_each_other() {
-        let mut ahead = ReadAhead::default();
-        assert_eq!(bring(&mut ahead, &[10, 20, 30, 11, 21, 31, 13, 23, 33]), [1, 1, 1, 2, 2, 2, 4, 4, 4]);
     }
 }

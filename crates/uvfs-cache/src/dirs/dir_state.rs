@@ -1,9 +1,6 @@
 //! The state that a directory has beyond its inode.
 //!
-//! * `word`: children and the *dying* bit in one word (design rule 11). A create, link or rename into the
-//!   directory counts its child in before it publishes. An rmdir exchanges exactly zero for dying. If the
-//!   child comes first, it is counted, and the removal fails with ENOTEMPTY. If the removal comes first,
-//!   the directory is dying, and the child fails with ENOENT. Never both, never neither.
+//! * `children`: how many there are, and whether the directory is dying (see `child_count`).
 //! * `state`: the revision, a count of evictions and the *complete* flag in one word (rules 9 and 10), so
 //!   that setting complete and moving the rest cannot cross. The revision moves when a child is removed,
 //!   renamed or invalidated. An answer requested before that is returned but not cached. A listing that
@@ -19,10 +16,9 @@ use uvfs_sync::lock_order::{Class, Held};
 use uvfs_sync::primitives::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 
 use crate::coherence::expiry::{Clock, NEVER, SUSPECT};
+use crate::dirs::child_count::ChildCount;
 use crate::dirs::cookies::DirIndex;
-use crate::types::{CacheError, NotEmpty};
 
-const DYING: u64 = 1 << 63;
 const COMPLETE: u64 = 1;
 /// One eviction. Their count overflows into the revision, where one step too many does no harm.
 const EVICTION: u64 = 2;
@@ -34,7 +30,8 @@ const REVISION: u64 = 1 << 25;
 #[derive(Debug)]
 #[cfg_attr(not(loom), repr(align(64)))]
 pub(crate) struct DirState {
-    word: AtomicU64,
+    /// Children, and whether the directory is dying.
+    pub(crate) children: ChildCount,
     state: AtomicU64,
     /// The epoch or the deadline of the listing that made the directory complete; see [`DirState::set_complete`].
     listed: AtomicU32,
@@ -68,7 +65,7 @@ impl DerefMut for Entries<'_> {
 impl Default for DirState {
     fn default() -> Self {
         Self {
-            word: AtomicU64::new(0),
+            children: ChildCount::default(),
             state: AtomicU64::new(0),
             listed: AtomicU32::new(SUSPECT),
             index: Mutex::new(DirIndex::default()),
@@ -79,7 +76,7 @@ impl Default for DirState {
 impl DirState {
     /// Start over for a new directory; only the caller has the slot.
     pub(crate) fn reset(&self, complete: bool) {
-        self.word.store(0, Ordering::Relaxed);
+        self.children.reset();
         // The revision continues: a ticket of the slot's last directory finds it moved.
         let next = (self.state.load(Ordering::Relaxed) & !COMPLETE) + REVISION;
         self.listed.store(if complete { NEVER } else { SUSPECT }, Ordering::Relaxed);
@@ -91,45 +88,6 @@ impl DirState {
     pub(crate) fn entries(&self) -> Entries<'_> {
         let order = Held::new(Class::DirIndex);
         Entries { index: self.index.lock(), _order: order }
-    }
-
-    /// Count a child in, before it is published.
-    pub(crate) fn enter(&self) -> Result<(), CacheError> {
-        let mut old = self.word.load(Ordering::Relaxed);
-        loop {
-            if old & DYING != 0 {
-                return Err(CacheError::Dying);
-            }
-            match self.word.compare_exchange_weak(old, old + 1, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return Ok(()),
-                Err(now) => old = now,
-            }
-        }
-    }
-
-    /// Count a child out, after it was unhashed.
-    pub(crate) fn leave(&self) {
-        let old = self.word.fetch_sub(1, Ordering::Release);
-        debug_assert!(old & !DYING != 0, "a child that was not counted");
-    }
-
-    /// No child, and none to come: zero becomes dying.
-    pub(crate) fn begin_death(&self) -> Result<(), NotEmpty> {
-        self.word
-            .compare_exchange(0, DYING, Ordering::AcqRel, Ordering::Relaxed)
-            .map(|_| ())
-            .map_err(|_| NotEmpty)
-    }
-
-    /// The removal failed: children may come again.
-    pub(crate) fn revive(&self) {
-        self.word.fetch_and(!DYING, Ordering::Release);
-    }
-
-    /// Children counted in now.
-    #[cfg(all(test, loom))]
-    pub(crate) fn children(&self) -> u64 {
-        self.word.load(Ordering::Relaxed) & !DYING
     }
 
     /// Whether every name that is not cached is absent. Readers load it between two looks at a bucket's
@@ -211,37 +169,6 @@ mod loom_tests {
     use super::*;
     use loom::thread::spawn;
     use uvfs_sync::primitives::{Arc, AtomicU32};
-
-    /// Rule 11: of a create and an rmdir of its directory at most one succeeds, and a create that fails
-    /// leaves nothing behind. Planted bug: rule11-death-ignores-children.
-    #[test]
-    fn loom_rule11_rmdir_and_create_exclude_each_other() {
-        loom::model(|| {
-            let dir = Arc::new(DirState::default());
-            let d = dir.clone();
-            let create = spawn(move || d.enter().is_ok());
-            let removed = dir.begin_death().is_ok();
-            let created = create.join().unwrap();
-            assert!(created != removed, "created {created}, removed {removed}");
-            assert_eq!(dir.children(), u64::from(created));
-        });
-    }
-
-    /// Rule 11: a removal that finds the directory empty comes after everything that was done to its
-    /// children. Planted bugs: rule11-leave-relaxed, rule11-death-relaxed.
-    #[test]
-    fn loom_rule11_an_empty_directory_is_seen_empty() {
-        loom::model(|| {
-            let dir = Arc::new((DirState::default(), AtomicU32::new(0)));
-            dir.0.enter().unwrap();
-            let d = dir.clone();
-            let removed = spawn(move || (d.0.begin_death().is_ok(), d.1.load(Ordering::Relaxed)));
-            dir.1.store(1, Ordering::Relaxed);
-            dir.0.leave();
-            let (empty, seen) = removed.join().unwrap();
-            assert!(!empty || seen == 1, "the removal missed a child's last change");
-        });
-    }
 
     /// Rule 10: a listing that began before a child was invalidated does not make the directory
     /// complete. Planted bug: rule10-complete-ignores-the-revision.

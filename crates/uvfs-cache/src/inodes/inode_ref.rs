@@ -221,7 +221,7 @@ impl<'c> InodeRef<'c> {
     /// `NotEmpty`: it has entries, one is being made, or another removal is under way.
     pub fn begin_death(&self) -> Result<Death<'c>, NotEmpty> {
         if let Some(state) = self.dir_state() {
-            state.begin_death()?;
+            state.children.begin_death()?;
         }
         Ok(Death { inode: self.clone(), committed: false })
     }
@@ -370,7 +370,7 @@ impl Drop for Death<'_> {
         if !self.committed
             && let Some(state) = self.inode.dir_state()
         {
-            state.revive();
+            state.children.revive();
         }
     }
 }

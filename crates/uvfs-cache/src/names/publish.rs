@@ -93,7 +93,7 @@ impl ParkedRoom {
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
         if let Some(state) = self.dir.as_ref().and_then(|d| d.dir_state()) {
-            state.leave();
+            state.children.leave();
         }
         if self.dentry != 0 {
             self.cache.free_dentry(self.dentry, self.tail);
@@ -142,7 +142,7 @@ impl<'c> NameGuard<'c> {
         let cache = self.cache;
         let sb = self.dir.sb();
         let state = self.state.ok_or(CacheError::Stale)?;
-        state.enter()?;
+        state.children.enter()?;
         let (dir, len) = (Some(self.dir.clone()), self.name().len());
         let mut r = Reserved { cache, sb, dir, len, dentry: 0, tail: 0, inode: 0, state: 0 };
         r.tail = cache.alloc_tail(sb, &self.words())?;
@@ -484,7 +484,7 @@ impl Cache {
                 continue;
             }
             if let Some(state) = self.inodes.dir_state(dead.parent) {
-                state.leave();
+                state.children.leave();
             }
             // The inode before its parent, whose last reference this may be: evict hooks are called for a
             // child first.

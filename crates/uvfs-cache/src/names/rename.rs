@@ -148,7 +148,7 @@ impl Cache {
             parent.into_id();
         }
         if let Some(state) = from.dir.dir_state() {
-            state.leave();
+            state.children.leave();
         }
         self.put_inode(from.dir.index());
     }
