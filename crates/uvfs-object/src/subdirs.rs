@@ -120,7 +120,7 @@ fn has(text: &str, name: &str) -> bool {
     false
 }
 
-/// What a directory knows of its subdirectories.
+/// A directory's subdirectories, as far as they are known.
 #[derive(Default)]
 pub(crate) struct Subdirs(Mutex<Known>);
 
