@@ -11,7 +11,7 @@
 //! | otherwise: exchange the last waiter, tell the one before, look at the own node | the same; the exchange is a loop of compare-exchanges |
 //! | the first of the list waits for both bytes, takes the lock, and tells the next one | the same |
 //! | unlock: store a zero to the first byte | [`QueuedLock`]: the same. [`Queued`]: a subtraction, because the word is one atomic |
-//! | four nodes for each processor | one node for each running thread ([`lane`]), which waits for one lock at a time |
+//! | four nodes for each processor | one node for each running thread (its lane), which waits for one lock at a time |
 //!
 //! **Why it is right.** A node belongs to one thread. Its owner empties it, then makes it the last waiter (release). A
 //! successor learns of the node by that exchange (acquire), so its store to `next` comes after the emptying. The owner
