@@ -20,7 +20,7 @@
 //!
 //! An *isolated* thread ([`isolate`]) goes to the tree each time, and leaves nothing behind here.
 //!
-//! Everything here belongs to one thread, including the counters ([`tallies`]).
+//! Everything here belongs to one thread, including the counters ([`thread_counters`]).
 
 use std::cell::Cell;
 
@@ -83,7 +83,7 @@ pub fn counters_of_this_thread() -> LookasideCounters {
 }
 
 impl LookasideCounters {
-    /// The part of sums of [`tallies`] that is the lookasides'.
+    /// The part of sums of [`thread_counters`] that is the lookasides'.
     pub fn of(sums: &[u64; thread_counters::WORDS]) -> Self {
         Self {
             last: sums[LAST],

@@ -341,15 +341,8 @@ impl Mirror {
         };
         drop(acting);
         if outcome.is_ok() {
-            let many = |inode: &Inode<'_>, node: &Node| inode.attr().nlink > 1 && node.fmt() != mode::S_IFDIR;
-            node.gone_from(&from_node, from_name);
-            if let Some((target, other, _)) = &victim {
-                other.gone_from(&to_node, to_name);
-                if exchange {
-                    other.seen_at(Place::new(&from_node, from_name), many(target, other));
-                }
-            }
-            node.seen_at(Place::new(&to_node, to_name), many(inode, &node));
+            let victim = victim.as_ref().map(|(target, node, _)| (*target, &**node));
+            note_places(rename, (&from_node, &to_node), &node, victim);
         }
         drop(moving);
         self.settle(from_dir, &from);
@@ -406,4 +399,22 @@ impl Mirror {
             self.keep_unnamed(node, inode, file);
         }
     }
+}
+
+/// After a rename on the host: where the nodes have their names now. `victim`: the file at the target, if there was one.
+fn note_places(
+    rename: &Rename<'_>,
+    (from_dir, to_dir): (&Arc<Node>, &Arc<Node>),
+    node: &Node,
+    victim: Option<(&Inode<'_>, &Node)>,
+) {
+    let many = |inode: &Inode<'_>, node: &Node| inode.attr().nlink > 1 && node.fmt() != mode::S_IFDIR;
+    node.gone_from(from_dir, rename.from_name);
+    if let Some((target, other)) = victim {
+        other.gone_from(to_dir, rename.to_name);
+        if rename.exchange {
+            other.seen_at(Place::new(from_dir, rename.from_name), many(target, other));
+        }
+    }
+    node.seen_at(Place::new(to_dir, rename.to_name), many(rename.inode, node));
 }
