@@ -1,6 +1,6 @@
 //! The FUSE front end of uvfs: shows a [`Vfs`](uvfs::Vfs) to the kernel as a mounted file system.
 //!
-//! [`mount()`] attaches a VFS to a directory. Threads that it starts answer the kernel until the VFS is unmounted, by
+//! [`mount()`] attaches a VFS to a directory. Its threads answer the kernel until the VFS is unmounted, by
 //! [`Mounted::unmount`], by umount(8), or by the end of the process.
 //!
 //! A program that does nothing but serve:

@@ -21,7 +21,7 @@ use uvfs_sync::slab::{CHUNK, SPAN};
 
 use crate::cache::Cache;
 use crate::inodes::inode_slots::INODE_CHUNK;
-use crate::limit::eviction_order::NamesGone;
+use crate::limit::order_of_kinds::NamesGone;
 use crate::limit::external_bytes::ExternalBytes;
 use crate::limit::memory_waiters::{Overdraft, beyond};
 use crate::limit::name_eviction::GLANCE;

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `limit_state` | the limit, and whether a hit marks its entry as used |
 //! | `make_room` | committed bytes; room for allocations |
-//! | `eviction_order` | which kinds of memory go first |
+//! | `order_of_kinds` | which kinds of memory go first |
 //! | `name_eviction` | which names go |
 //! | `watermarks` | eviction ahead of need |
 //! | `memory_waiters` | threads that wait for memory |
@@ -17,7 +17,7 @@
 
 pub(crate) mod balancer;
 pub(crate) mod devices;
-mod eviction_order;
+mod order_of_kinds;
 pub(crate) mod external_bytes;
 pub(crate) mod forget_requests;
 pub(crate) mod held_by_kernel;

@@ -23,7 +23,7 @@ use uvfs_sync::slab::{CHUNK, Slab};
 
 use crate::cache::Cache;
 use crate::inodes::inode_slots::INODE_CHUNK;
-use crate::limit::eviction_order::NamesGone;
+use crate::limit::order_of_kinds::NamesGone;
 use crate::limit::held_by_kernel::Leaf;
 use crate::limit::limit_state::NONE;
 use crate::limit::make_room::Making;
@@ -245,7 +245,7 @@ impl Cache {
         self.high().saturating_sub(free + fresh * u64::from(CHUNK))
     }
 
-    /// Give up some of the `above` bytes in excess, in the [order of kinds](crate::limit::eviction_order); returns how
+    /// Give up some of the `above` bytes in excess, in the [order of kinds](crate::limit::order_of_kinds); returns how
     /// many names went. Names go that were not used lately. If that returns no memory, a chunk is emptied, whose
     /// slots nobody gets meanwhile. `forgotten`: a kernel gives names up in arena order, and so whole chunks with
     /// them; then no search is needed.

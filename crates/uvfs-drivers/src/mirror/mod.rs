@@ -7,7 +7,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `identity`, `node` | a file's identity; the known facts of it, and the table of nodes |
+//! | `identity`, `node` | a file's identity; what is known of files, and the table of nodes |
 //! | `root`, `reach` | where the mirror begins; from a node to its file |
 //! | `mounts`, `hidden_mounts` | the mounts inside, and the names of those that are not shown |
 //! | `submounts`, `numbers` | the mirrors of the mounts that are shown, and the numbers of their files |

@@ -47,6 +47,7 @@ use super::worker::{LastDir, Stop};
 use super::{Content, Shared};
 use crate::host::{FoundName, facts_of};
 use crate::queue::Report;
+use crate::scan::passes;
 use crate::table::{FileFacts, HostHandle, NameTable, Note};
 
 /// Looks by path that fail before the way is looked at.
@@ -77,7 +78,7 @@ impl Objects {
     pub(super) fn note(&mut self, table: &NameTable, file: u32, object: Option<u64>, facts: &FileFacts) {
         let Some(object) = object else { return };
         let known = (file, table.generation(file));
-        if self.by_handle.len() >= 2 * table.len() as usize + 1024 {
+        if self.by_handle.len().max(self.linked.len()) >= 2 * table.len() as usize + 1024 {
             self.by_handle.retain(|_, (file, generation)| table.is_file(*file, *generation));
             self.linked.retain(|(file, generation)| table.is_file(*file, *generation));
         }
@@ -111,7 +112,7 @@ fn is_unchanged(known: &FileFacts, found: &FileFacts) -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let (sec, nsec) = found.ctime;
     let changed = Duration::new(u64::try_from(sec).unwrap_or(0), nsec);
-    known == found && now.saturating_sub(changed) > COARSE
+    known == found && now.abs_diff(changed) > COARSE
 }
 
 impl Content {
@@ -156,11 +157,28 @@ impl Shared {
     /// A directory that the table knows was not found, or for another reason that may pass could not be looked at. Puts in
     /// the report once more.
     pub(super) fn misses(&self, dir: &HostHandle, errno: Errno, report: Report) -> Result<(), Stop> {
+        {
+            let table = &self.content.read().table;
+            match table.dir_of(dir.as_bytes()) {
+                // It is listed again once it can be, and that shows all that is reported now.
+                Some(known) if table.is_unread(known) && !passes(errno) => return Ok(()),
+                // Its name is gone: it goes at the end of the batch, or a report that waits gives it another one.
+                Some(known) if table.path_of(known).is_none() => {
+                    self.look_later(report);
+                    return Ok(());
+                }
+                _ => {}
+            }
+        }
         let nth = {
             let mut missed = self.missed.lock();
-            let nth = missed.entry(dir.clone()).or_insert(0);
-            *nth += 1;
-            *nth
+            let (nth, is_counted) = missed.entry(dir.clone()).or_default();
+            if std::mem::replace(is_counted, true) {
+                0
+            } else {
+                *nth += 1;
+                *nth
+            }
         };
         if nth > 1 {
             thread::sleep(PAUSE);
@@ -173,12 +191,29 @@ impl Shared {
             if self.host.is_by_path() && errno == Errno::STALE {
                 return Err(Stop::Again);
             }
-            let Content { table, unread, .. } = &mut *self.content.write();
-            unread.dir(dir.clone(), errno, table);
+            self.cannot_be_looked_into(dir, errno);
             return Ok(());
         }
         self.look_later(report);
         Ok(())
+    }
+
+    /// What is known of the names in a directory may be old: it counts as unread, and is listed again once it can be.
+    pub(super) fn cannot_be_looked_into(&self, dir: &HostHandle, errno: Errno) {
+        let Content { table, unread, .. } = &mut *self.content.write();
+        unread.dir(dir.clone(), errno, table);
+        if let Some(dir) = table.dir_of(dir.as_bytes()) {
+            table.is_not_read(dir);
+        }
+    }
+
+    /// The permissions of a directory changed: what could not be reached below it may be reached now.
+    pub(super) fn look_at_unread(&self) {
+        if !self.host.is_by_path() {
+            return;
+        }
+        let unread = self.content.read().unread.dirs();
+        unread.into_iter().for_each(|dir| self.look_later(Report::Unread(dir)));
     }
 
     /// A directory was found.
@@ -189,14 +224,18 @@ impl Shared {
         }
     }
 
-    /// At the end of a batch of reports: directories that left the tree are not missed.
+    /// At the end of a batch of reports: directories that left the tree are not missed, and each batch counts once for
+    /// the others.
     pub(super) fn end_misses(&self) {
         let mut missed = self.missed.lock();
         if missed.is_empty() {
             return;
         }
         let table = &self.content.read().table;
-        missed.retain(|dir, _| table.dir_of(dir.as_bytes()).is_some());
+        missed.retain(|dir, (_, is_counted)| {
+            *is_counted = false;
+            table.dir_of(dir.as_bytes()).is_some()
+        });
     }
 
     /// Looks at each name on the way to a directory, from the root down, and removes those that lead elsewhere.
@@ -207,7 +246,13 @@ impl Shared {
             let way = table.way_up(dir).into_iter().rev();
             way.filter_map(|(dir, name)| Some((table.handle(dir)?.clone(), name))).collect()
         };
-        way.into_iter().try_for_each(|(dir, name)| self.confirm(&dir, &name))
+        for (dir, name) in way {
+            // What is below has no path now.
+            if !self.confirm(&dir, &name)? {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Into a directory that could not be read.
@@ -231,12 +276,14 @@ impl Shared {
         for (dir, name) in names {
             let found = match self.open_patiently(&dir) {
                 Ok(fd) => self.host.look(fd.as_fd(), &name),
-                Err(Errno::STALE) => {
-                    self.misses(&dir, Errno::STALE, Report::Object(handle.clone()))?;
-                    continue;
-                }
-                Err(_) => continue,
+                Err(errno) => Err(errno),
             };
+            if let Err(errno) = &found
+                && !matches!(*errno, Errno::NOENT | Errno::AGAIN)
+            {
+                self.misses(&dir, *errno, Report::Object(handle.clone()))?;
+                continue;
+            }
             // A name that leads elsewhere by now has a report.
             if let Ok(Some(FoundName { facts, object: Some(object), .. })) = found
                 && object == self.host.object(handle)
@@ -304,14 +351,21 @@ impl Shared {
     pub(super) fn look_at_directory(&self, dir: &HostHandle) -> Result<(), Stop> {
         match self.open_patiently(dir).and_then(|fd| facts_of(fd.as_fd())) {
             Ok(facts) => {
-                self.content.write().table.refresh(&facts);
+                let opens = {
+                    let table = &mut self.content.write().table;
+                    let known = table.dir_of(dir.as_bytes()).map(|dir| table.facts(dir));
+                    table.refresh(&facts);
+                    known.is_some_and(|known| {
+                        (known.mode, known.uid, known.gid) != (facts.mode, facts.uid, facts.gid)
+                    })
+                };
+                if opens {
+                    self.look_at_unread();
+                }
                 self.read_again(dir)
             }
-            Err(Errno::STALE) => self.misses(dir, Errno::STALE, Report::Object(dir.clone())),
-            Err(errno) => {
-                self.content.write().unread.name(format!("a directory: {errno}"));
-                Ok(())
-            }
+            Err(Errno::NOENT) => Ok(()),
+            Err(errno) => self.misses(dir, errno, Report::Object(dir.clone())),
         }
     }
 }

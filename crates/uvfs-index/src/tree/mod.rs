@@ -230,7 +230,8 @@ struct Shared {
     /// The number of the worker's own last report: up to there, `done` stays behind. Only the worker uses it.
     owed: AtomicU64,
     /// Directories that were not found, and how often. Only the worker uses it.
-    missed: Mutex<HashMap<HostHandle, u32>>,
+    /// Batches in which a directory was not found, and whether this one counts already.
+    missed: Mutex<HashMap<HostHandle, (u32, bool)>>,
     /// The mounts inside the tree at the last question.
     mounts: Mutex<Arc<[Cover]>>,
     snapshot: Option<Arc<SnapshotFile>>,

@@ -40,6 +40,11 @@ impl Unread {
         self.dirs.insert(dir, errno);
     }
 
+    /// Those that could not be read.
+    pub(super) fn dirs(&self) -> Vec<HostHandle> {
+        self.dirs.keys().cloned().collect()
+    }
+
     /// A directory was read.
     pub(super) fn was_read(&mut self, dir: &HostHandle) {
         self.dirs.remove(dir);

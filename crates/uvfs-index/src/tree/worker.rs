@@ -382,7 +382,7 @@ impl Shared {
         let of_dir = facts_of(fd.as_fd());
         if let Err(errno) = &found
             && !matches!(*errno, Errno::AGAIN | Errno::STALE)
-            && passes(*errno)
+            && (passes(*errno) || self.is_refused(*errno))
         {
             let report = Report::Name(handle.clone(), name.into());
             return self.misses(handle, *errno, report).map(|()| PutStep::Done);
@@ -414,25 +414,40 @@ impl Shared {
 
     /// Whether an error of opening a known directory may be over soon.
     fn may_pass(&self, errno: Errno) -> bool {
-        if errno == Errno::STALE { self.host.is_by_path() } else { passes(errno) }
+        match errno {
+            Errno::STALE => self.host.is_by_path(),
+            errno => passes(errno) || self.is_refused(errno),
+        }
     }
 
-    /// Looks whether a name still leads to a directory, and removes it if not.
-    pub(super) fn confirm(&self, handle: &HostHandle, name: &[u8]) -> Result<(), Stop> {
+    /// By path, a directory above may refuse: another one may have its old name, or its owner opens it later.
+    fn is_refused(&self, errno: Errno) -> bool {
+        self.host.is_by_path() && matches!(errno, Errno::ACCESS | Errno::PERM)
+    }
+
+    /// Looks whether a name still leads to a directory, and removes it if not. Whether it stays. A look that is refused
+    /// proves nothing.
+    pub(super) fn confirm(&self, handle: &HostHandle, name: &[u8]) -> Result<bool, Stop> {
         let found = match self.open_patiently(handle) {
             Ok(fd) => self.host.look(fd.as_fd(), name),
-            Err(_) => Ok(None),
+            Err(Errno::STALE | Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            Err(_) => return Ok(true),
+        };
+        let found = match found {
+            Ok(found) => found.and_then(|found| found.handle),
+            Err(Errno::AGAIN | Errno::STALE) => None,
+            Err(_) => return Ok(true),
         };
         let mut content = self.content.write();
-        let Some(dir) = content.table.dir_of(handle.as_bytes()) else { return Ok(()) };
-        let found = found.ok().flatten().and_then(|found| found.handle);
+        let Some(dir) = content.table.dir_of(handle.as_bytes()) else { return Ok(false) };
         let known = content.table.child(dir, name).and_then(|file| content.table.handle(file));
         if known != found.as_ref() {
             content.table.gone(dir, name).map_err(|_| full())?;
             // Its present state, whatever that is, is looked at in its turn.
             self.look_later(Report::Name(handle.clone(), name.into()));
+            return Ok(false);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// More names of a file are known than it has: those that lead elsewhere by now go.

@@ -10,6 +10,8 @@ mod support;
 mod walk;
 
 use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode};
@@ -27,16 +29,17 @@ fn main() -> ExitCode {
     if changer::run_if_ordered() || snapshots::run_if_ordered() {
         return ExitCode::SUCCESS;
     }
-    let tests: [(&str, fn()); 6] = [
+    let tests: [(&str, fn()); 7] = [
         ("the_index_is_the_host_at_quiet_moments", quiet_moments),
         ("a_scan_among_changes_ends_in_the_hosts_tree", scan_among_changes),
         ("each_change_is_in_the_next_answer_alone", each_change),
         ("a_snapshot_among_changes_ends_in_the_hosts_tree", snapshots::snapshot_among_changes),
+        ("a_directory_that_is_closed_for_a_while_hides_no_change", closed_directory),
         ("killed_writers_leave_a_whole_snapshot", snapshots::killed_writers),
         ("an_index_without_capabilities_is_the_host_too", without_capabilities),
     ];
     // The last two are for the program that was started first.
-    let tests = if is_plain() { &tests[..4] } else { &tests[..] };
+    let tests = if is_plain() { &tests[..5] } else { &tests[..] };
     // A process that another test starts holds this one's open files until it runs its program, so their events would
     // come later than the calls that closed them.
     support::run(tests, why_not(), true)
@@ -62,7 +65,7 @@ fn without_capabilities() {
     let output = program.output().expect("this program");
     let said =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("test result: ok. 4 passed"), "{said}");
+    assert!(output.status.success() && said.contains("test result: ok. 5 passed"), "{said}");
 }
 
 fn temporary() -> tempfile::TempDir {
@@ -163,4 +166,40 @@ fn each_change() {
         clock = answer.clock;
         assert_eq!(tree.changed_since(Some(clock), b"").changes, Some(Vec::new()));
     }
+}
+
+/// A directory loses its permissions while a file in it is written, and gets them back. And another directory, which nobody
+/// may search, takes the name of one in which something has just changed.
+fn closed_directory() {
+    let dir = temporary();
+    let root = dir.path().join("tree");
+    let mode = |path: &Path, mode| {
+        fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("a mode");
+    };
+    fs::create_dir_all(root.join("d/below")).expect("directories");
+    let mut open = fs::File::create(root.join("d/below/file")).expect("a file");
+    let tree = IndexedTree::start(&root, TreeLimits::default()).expect("a tree");
+    assert_eq!(tree.wait_scanned(MINUTE), IndexPhase::Following);
+    for round in 0..10 {
+        let closed = root.join(if round % 2 == 0 { "d" } else { "d/below" });
+        mode(&closed, 0);
+        open.write_all(b"more").expect("write");
+        // The report of the write is looked at while the directory is closed.
+        tree.changed_since(None, b"");
+        mode(&closed, 0o755);
+        assert_same(&of_index(&tree), &of_host(&root), &format!("closed, round {round}"));
+    }
+    for round in 0..10 {
+        let (old, new) = (root.join("d"), root.join("moved"));
+        open.write_all(b"more").expect("write");
+        fs::write(old.join(format!("below/{round}")), "text").expect("a file");
+        fs::rename(&old, &new).expect("a rename");
+        fs::create_dir(&old).expect("a directory");
+        mode(&old, 0);
+        assert_same(&of_index(&tree), &of_host(&root), &format!("replaced, round {round}"));
+        fs::remove_dir(&old).expect("removed");
+        fs::rename(&new, &old).expect("a rename");
+        assert_same(&of_index(&tree), &of_host(&root), &format!("moved back, round {round}"));
+    }
+    assert_eq!((tree.figures().scans, tree.figures().unread), (1, (0, None)));
 }

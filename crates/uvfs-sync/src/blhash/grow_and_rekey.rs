@@ -1,6 +1,7 @@
 //! Growth and re-keys of the table: one bucket at a time, by one thread at a time.
 //!
 //! The grower's mutex is only ever tried: a thread that does not get it leaves the work to the next one.
+//! An insert that makes a chain too long asks for a re-key ([`locked_bucket`](super::locked_bucket)).
 
 use super::bucket_line::{Line, SLOTS};
 use super::split_level::with_level;

@@ -5,7 +5,7 @@
 
 use crate::driver::Inode;
 use crate::driver_answer::believed_ttl;
-use crate::types::{Attr, Errno, Op, Result};
+use crate::types::{Attr, Errno, Op, Result, Time};
 use crate::vfs::Vfs;
 
 impl Vfs {
@@ -37,5 +37,14 @@ impl Vfs {
     /// The driver's errors.
     pub fn look(&self, op: &Op, inode: &Inode<'_>) -> Result<Attr> {
         self.sup(inode)?.driver.getattr(op, inode)
+    }
+
+    /// The time of birth of a file; none if it is not known.
+    ///
+    /// # Errors
+    /// The driver's errors.
+    pub fn birth(&self, op: &Op, inode: &Inode<'_>) -> Result<Option<Time>> {
+        let sup = self.sup(inode)?;
+        if sup.features.births { sup.driver.birth(op, inode) } else { Ok(None) }
     }
 }

@@ -9,7 +9,7 @@ use crate::driver::{Driver, Inode};
 use crate::groups_and_capabilities::{Capability, Who};
 use crate::ops::name_and_type::is_dir;
 use crate::permission;
-use crate::types::{Access, Attr, Errno, FileFlags, FlagsForm, Op, Result, SetAttr, SetTime, Time, mode};
+use crate::types::{Access, Attr, Errno, FileFlags, FlagsForm, Op, Result, SetAttr, SetTime, mode};
 use crate::vfs::Vfs;
 
 /// Longest file in bytes: offsets are signed.
@@ -52,15 +52,6 @@ impl Vfs {
     pub fn chown(&self, op: &Op, inode: &Inode<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<Attr> {
         let set = SetAttr { uid, gid, ..SetAttr::default() };
         self.change(op, inode, &set, How { chown: true, opened: false })
-    }
-
-    /// The time of birth of a file; none if it is not known.
-    ///
-    /// # Errors
-    /// The driver's errors.
-    pub fn birth(&self, op: &Op, inode: &Inode<'_>) -> Result<Option<Time>> {
-        let sup = self.sup(inode)?;
-        if sup.features.births { sup.driver.birth(op, inode) } else { Ok(None) }
     }
 
     /// The flags of a file (ioctl_iflags(2)).
