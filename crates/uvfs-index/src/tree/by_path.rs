@@ -207,7 +207,7 @@ impl Shared {
         }
     }
 
-    /// The permissions of a directory changed: what could not be reached below it may be reached now.
+    /// The permissions of a directory changed: unread directories below it may be reached now.
     pub(super) fn look_at_unread(&self) {
         if !self.host.is_by_path() {
             return;

@@ -87,9 +87,9 @@ struct Operation {
 }
 
 impl Operation {
-    /// A write and a removal at the same time on one mount: the removal may be of the file that is being written. What was
-    /// never sent of it leaves the key alone, which another mount may have written, and what comes later is of a file
-    /// without a name.
+    /// A write and a removal at the same time on one mount: the removal may be of the file that is being written. If
+    /// nothing of that was sent, the key stays, which another mount may have written; later writes are of a file without a
+    /// name.
     fn may_concern_an_open_file(&self, other: &Self) -> bool {
         let overlap = self.begin < other.end && other.begin < self.end;
         self.mount == other.mount && overlap && self.number.is_some() != other.number.is_some()
