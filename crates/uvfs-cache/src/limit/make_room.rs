@@ -21,10 +21,10 @@ use uvfs_sync::slab::{CHUNK, SPAN};
 
 use crate::cache::Cache;
 use crate::inodes::inode_slots::INODE_CHUNK;
-use crate::limit::order_of_kinds::NamesGone;
 use crate::limit::external_bytes::ExternalBytes;
 use crate::limit::memory_waiters::{Overdraft, beyond};
 use crate::limit::name_eviction::GLANCE;
+use crate::limit::order_of_kinds::NamesGone;
 use crate::names::dentry_slots::DENTRY_CHUNK;
 use crate::types::{CacheError, SbId};
 

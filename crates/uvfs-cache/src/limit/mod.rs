@@ -17,7 +17,6 @@
 
 pub(crate) mod balancer;
 pub(crate) mod devices;
-mod order_of_kinds;
 pub(crate) mod external_bytes;
 pub(crate) mod forget_requests;
 pub(crate) mod held_by_kernel;
@@ -25,4 +24,5 @@ pub(crate) mod limit_state;
 pub(crate) mod make_room;
 pub(crate) mod memory_waiters;
 pub(crate) mod name_eviction;
+mod order_of_kinds;
 pub(crate) mod watermarks;

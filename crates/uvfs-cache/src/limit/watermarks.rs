@@ -23,11 +23,11 @@ use uvfs_sync::slab::{CHUNK, Slab};
 
 use crate::cache::Cache;
 use crate::inodes::inode_slots::INODE_CHUNK;
-use crate::limit::order_of_kinds::NamesGone;
 use crate::limit::held_by_kernel::Leaf;
 use crate::limit::limit_state::NONE;
 use crate::limit::make_room::Making;
 use crate::limit::name_eviction::GLANCE;
+use crate::limit::order_of_kinds::NamesGone;
 use crate::names::dentry_slots::DENTRY_CHUNK;
 use crate::types::SbId;
 

@@ -198,7 +198,7 @@ impl Shared {
         Ok(())
     }
 
-    /// What is known of the names in a directory may be old: it counts as unread, and is listed again once it can be.
+    /// The names of a directory may be out of date: it counts as unread, and is listed again once it can be.
     pub(super) fn cannot_be_looked_into(&self, dir: &HostHandle, errno: Errno) {
         let Content { table, unread, .. } = &mut *self.content.write();
         unread.dir(dir.clone(), errno, table);
