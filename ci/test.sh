@@ -27,7 +27,7 @@ size=usual short=(--quick) ends=()
 export UVFS_BUILD=debug
 case ${1:-} in
 '')
-    echo "Every test in its usual form, built from nothing: 15 to 17 minutes with two processors, and up to 5 more the" \
+    echo "Every test in its usual form, built from nothing: about 15 minutes with two processors, and up to 5 more the" \
         "first time, for programs that ci/setup.sh installs. --quick takes 4, --full hours."
     ;;
 --quick)
