@@ -90,6 +90,7 @@ pub use inodes::attr::{Attr, Time};
 pub use inodes::inode_ref::{Death, InodeRef};
 pub use limit::balancer::Balancer;
 pub use limit::forget_requests::NodeHolder;
+pub use limit::holder_call::HolderCall;
 pub use lookup::name_locks::Pending;
 pub use lookup::ref_lookup::Lookup;
 pub use lookup::ticket::NameGuard;

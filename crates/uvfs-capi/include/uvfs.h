@@ -727,8 +727,8 @@ int uvfs_replaced(const struct uvfs_superblock *superblock,
  Call `attempt` with `context`, in this thread, until it returns anything but -ENOMEM, or `milliseconds` have passed.
  Between two attempts it waits until a client has forgotten nodes, and for 10 ms at most. An attempt may exceed the
  memory limit by 4% once half of the time has passed, and the last attempt always may. So may one once a call of a
- balancing thread has taken 2 ms, because that call may wait for this request. Returns the result of the last attempt. The caller
- holds no lock of a name, no ticket and no listing; `attempt` ends those that it begins.
+ balancing thread has taken 2 ms, because that call may wait for this request. Returns the result of the last
+ attempt. The caller holds no lock of a name, no ticket and no listing; `attempt` ends those that it begins.
  */
 int uvfs_with_patience(const struct uvfs_cache *cache,
                        uint64_t milliseconds,

@@ -5,10 +5,9 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use ::uvfs_cache::{Balancer, Errno, InodeId, NodeHolder};
+use ::uvfs_cache::{Balancer, Errno, HolderCall, InodeId, NodeHolder};
 
 use crate::cache::{uvfs_cache, uvfs_superblock};
-use crate::patience::Asking;
 use crate::values::{UVFS_ROOT, call, given};
 
 /// The client that holds nodes, mostly a kernel. The calls run in one thread of the library, which holds no lock,
@@ -39,7 +38,7 @@ pub struct uvfs_balancer {
 struct Holder {
     calls: uvfs_holder,
     root: InodeId,
-    asking: Arc<Asking>,
+    call: Arc<HolderCall>,
     /// Goes when the thread has ended.
     _running: Sender<()>,
 }
@@ -66,7 +65,7 @@ impl NodeHolder for Holder {
     fn prune(&mut self, nodes: &[InodeId]) -> Result<(), Errno> {
         let Some(prune) = self.calls.prune else { return Err(Errno::NOSYS) };
         let ids: Vec<u64> = nodes.iter().map(|&id| self.node(id)).collect();
-        result(self.asking.ask(|| prune(self.calls.context, ids.as_ptr(), ids.len())))
+        result(self.call.make(|| prune(self.calls.context, ids.as_ptr(), ids.len())))
     }
 
     fn invalidate(&mut self, dir: InodeId, name: &[u8]) -> Result<(), Errno> {
@@ -74,7 +73,7 @@ impl NodeHolder for Holder {
         // Names come from C, so they have no zero byte.
         let name = CString::new(name).map_err(|_| Errno::NOENT)?;
         let dir = self.node(dir);
-        result(self.asking.ask(|| invalidate(self.calls.context, dir, name.as_ptr())))
+        result(self.call.make(|| invalidate(self.calls.context, dir, name.as_ptr())))
     }
 
     fn is_waited_in(&self, dir: InodeId, for_ever: bool) -> bool {
@@ -97,8 +96,8 @@ pub extern "C" fn uvfs_balance_start(
             return Err(Errno::INVAL);
         }
         let (_running, ended) = channel();
-        let asking = Arc::clone(&cache.asking);
-        let holder = Holder { calls: *calls, root: sb.root, asking, _running };
+        let call = Arc::clone(&cache.holder_call);
+        let holder = Holder { calls: *calls, root: sb.root, call, _running };
         let balancer = cache.nodes.balance(holder).map_err(|_| Errno::AGAIN)?;
         out.write(Some(Box::new(uvfs_balancer { balancer, ended })));
         Ok(0)

@@ -5,9 +5,8 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ::uvfs_cache::{Config, Errno, InodeId, NodeCache, NodeRef, NodeSuperblock, OwnedNode};
+use ::uvfs_cache::{Config, Errno, HolderCall, InodeId, NodeCache, NodeRef, NodeSuperblock, OwnedNode};
 
-use crate::patience::Asking;
 use crate::values::{
     Data, Res, UVFS_ROOT, cache_error, call, given, inode_id, uvfs_answer, uvfs_destroy, uvfs_name,
 };
@@ -51,7 +50,7 @@ pub struct uvfs_counters {
 /// A cache.
 pub struct uvfs_cache {
     pub(crate) nodes: NodeCache<Data>,
-    pub(crate) asking: Arc<Asking>,
+    pub(crate) holder_call: Arc<HolderCall>,
     destroy: uvfs_destroy,
 }
 
@@ -112,7 +111,7 @@ pub extern "C" fn uvfs_cache_new(
             destroy = config.destroy;
         }
         let nodes = NodeCache::new(sizes).map_err(cache_error)?;
-        cache.write(Some(Box::new(uvfs_cache { nodes, asking: Arc::default(), destroy })));
+        cache.write(Some(Box::new(uvfs_cache { nodes, holder_call: Arc::default(), destroy })));
         Ok(0)
     })
 }

@@ -16,13 +16,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use uvfs_cache::{CacheError, Errno, InodeId, NodeCache, NodeHolder};
+use uvfs_cache::{CacheError, Errno, HolderCall, InodeId, NodeCache, NodeHolder};
 
 use crate::store::{Inner, InodeStore, io_error};
 
 const SHARDS: usize = 16;
-/// A call of the holder that takes longer waits for a request.
-const BLOCKED: Duration = Duration::from_millis(2);
 /// The longest that a request waits for memory.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Between two attempts.
@@ -66,8 +64,8 @@ struct Pending {
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     shards: [Mutex<HashMap<InodeId, Pending>>; SHARDS],
-    /// Since when the balancing thread has been in a call of the holder.
-    calling: Mutex<Option<Instant>>,
+    /// The balancing thread's calls of the holder.
+    calling: HolderCall,
 }
 
 impl Waits {
@@ -82,10 +80,6 @@ impl Waits {
 
     fn pending(&self, dir: InodeId) -> Pending {
         self.shard(dir).lock().get(&dir).copied().unwrap_or_default()
-    }
-
-    fn is_blocked(&self) -> bool {
-        self.calling.lock().is_some_and(|since| since.elapsed() > BLOCKED)
     }
 }
 
@@ -141,9 +135,7 @@ struct Client<T: Send + Sync + 'static, H> {
 
 impl<T: Send + Sync + 'static, H: InodeHolder> Client<T, H> {
     fn call(&mut self, call: impl FnOnce(&mut H) -> io::Result<()>) -> Result<(), Errno> {
-        *self.waits.calling.lock() = Some(Instant::now());
-        let done = call(&mut self.holder);
-        *self.waits.calling.lock() = None;
+        let done = self.waits.calling.make(|| call(&mut self.holder));
         done.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     }
 }
@@ -215,7 +207,7 @@ impl<T: Send + Sync + 'static> InodeStore<T> {
         let begin = Instant::now();
         loop {
             let long = begin.elapsed() > PATIENCE / 2;
-            let more = (long || self.waits().is_blocked()).then(|| self.cache().overdraw());
+            let more = (long || self.waits().calling.is_blocked()).then(|| self.cache().overdraw());
             match attempt() {
                 Ok(done) => return Ok(done),
                 Err(Attempt::Failed(error)) => return Err(error),

@@ -22,13 +22,11 @@ use std::time::{Duration, Instant};
 
 use fuser::{INodeNo, Notifier};
 use parking_lot::Mutex;
-use uvfs_cache::{Errno, InodeId, NodeHolder};
+use uvfs_cache::{Errno, HolderCall, InodeId, NodeHolder};
 
 use crate::nodes::Nodes;
 
 const SHARDS: usize = 16;
-/// A write to the kernel that takes longer waits for a request.
-const BLOCKED: Duration = Duration::from_millis(2);
 /// The longest that a request waits for memory.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -43,8 +41,8 @@ struct Pending {
 #[derive(Debug, Default)]
 pub(crate) struct PendingDirs {
     shards: [Mutex<HashMap<InodeId, Pending>>; SHARDS],
-    /// Since when the balancing thread has been writing to the kernel.
-    writing: Mutex<Option<Instant>>,
+    /// The balancing thread's writes to the kernel.
+    writing: HolderCall,
 }
 
 impl PendingDirs {
@@ -55,11 +53,6 @@ impl PendingDirs {
     pub(crate) fn enter(self: &Arc<Self>, dir: InodeId) -> PendingRequest {
         self.shard(dir).lock().entry(dir).or_default().requests += 1;
         PendingRequest { pending_dirs: Arc::clone(self), dir, asking: false }
-    }
-
-    /// Whether the balancing thread may be waiting for a request.
-    fn is_blocked(&self) -> bool {
-        self.writing.lock().is_some_and(|since| since.elapsed() > BLOCKED)
     }
 
     fn pending(&self, dir: InodeId) -> Pending {
@@ -133,9 +126,7 @@ impl NodeHolder for Kernel {
 
     fn invalidate(&mut self, dir: InodeId, name: &[u8]) -> Result<(), Errno> {
         let ino = if dir == self.root { INodeNo::ROOT } else { INodeNo(dir.as_u64()) };
-        *self.pending_dirs.writing.lock() = Some(Instant::now());
-        let told = self.notifier.inval_entry(ino, OsStr::from_bytes(name));
-        *self.pending_dirs.writing.lock() = None;
+        let told = self.pending_dirs.writing.make(|| self.notifier.inval_entry(ino, OsStr::from_bytes(name)));
         told.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     }
 
@@ -164,7 +155,7 @@ impl<T: Send + Sync + 'static> Nodes<T> {
             }
         };
         let done = cache.with_patience(begin + PATIENCE, || {
-            once(begin.elapsed() > PATIENCE / 2 || self.pending_dirs().is_blocked())
+            once(begin.elapsed() > PATIENCE / 2 || self.pending_dirs().writing.is_blocked())
         });
         // The last attempt may exceed the limit, also if the only one took all of the time.
         done.or_else(|| if beyond.get() { None } else { once(true) }).unwrap_or(Err(fuser::Errno::ENOMEM))

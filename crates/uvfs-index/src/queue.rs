@@ -10,6 +10,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
 use parking_lot::{Condvar, Mutex};
@@ -146,6 +147,17 @@ impl ReportQueue {
     /// The number of the last report.
     pub(crate) fn put_in(&self) -> u64 {
         self.waiting.lock().put_in
+    }
+
+    /// Waits until a report comes, or the worker is to end; for `most` at most.
+    pub(crate) fn wait_for_more(&self, most: Duration) {
+        let mut waiting = self.waiting.lock();
+        let (before, until) = (waiting.put_in, Instant::now() + most);
+        while waiting.put_in == before && !waiting.stop {
+            if self.more.wait_until(&mut waiting, until).timed_out() {
+                return;
+            }
+        }
     }
 
     /// Waits for work.

@@ -21,10 +21,10 @@ use parking_lot::{Mutex, RwLock};
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
 use uvfs_cache::machinery::ExternalBytes;
 use uvfs_cache::{
-    Attr, Balancer, CacheError, Config, InodeId, NameLock, NodeAnswer, NodeCache, NodeSuperblock, OwnedNode,
-    Time, Ttl,
+    Attr, Balancer, CacheError, Config, HolderCall, InodeId, NameLock, NodeAnswer, NodeCache, NodeSuperblock,
+    OwnedNode, Time, Ttl,
 };
-use uvfs_path::machinery::{KernelHolder, Patience, Pauses, Writing, fuse_descriptors, session_device};
+use uvfs_path::machinery::{KernelHolder, Patience, Pauses, fuse_descriptors, session_device};
 
 use crate::changed::Changed;
 use crate::names::Kind;
@@ -284,7 +284,7 @@ pub(crate) struct Tree {
     /// For the texts of [`Subdirs`].
     pub(crate) texts: Arc<TextRoom>,
     pauses: Pauses,
-    writing: Writing,
+    writing: Arc<HolderCall>,
     begun: Instant,
     /// Milliseconds that tests have added.
     ahead: AtomicU64,
@@ -326,7 +326,7 @@ impl Tree {
             texts: TextRoom::new(options.shares().1, external.clone()),
             external,
             pauses: Pauses::default(),
-            writing: Writing::default(),
+            writing: Arc::default(),
             begun: Instant::now(),
             ahead: AtomicU64::new(0),
             next: AtomicU64::new(ROOT + 1),

@@ -54,7 +54,7 @@ pub use path_fs::{PathFs, PathHandle};
 #[doc(hidden)]
 pub mod machinery {
     //! Waiting for memory, and the kernel as a holder of nodes.
-    pub use crate::limit::{KernelHolder, Writing, fuse_descriptors, session_device};
+    pub use crate::limit::{KernelHolder, fuse_descriptors, session_device};
     pub use crate::patience::{Patience, Pauses};
 }
 

@@ -14,17 +14,13 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
-use uvfs_cache::{Errno, InodeId, NodeHolder};
+use uvfs_cache::{Errno, HolderCall, InodeId, NodeHolder};
 
 const HEADER: usize = 16;
 const INVAL_ENTRY: i32 = 3;
 const PRUNE: i32 = 9;
-/// A write to the kernel that takes longer waits for a request.
-const BLOCKED: Duration = Duration::from_millis(2);
 
 /// Descriptors of `/dev/fuse` that this process has open, in order.
 pub fn fuse_descriptors() -> Vec<i32> {
@@ -46,17 +42,6 @@ pub fn session_device(before: &[i32]) -> Option<File> {
     pidfd_getfd(process, fd, PidfdGetfdFlags::empty()).ok().map(File::from)
 }
 
-/// Since when the balancing thread has been writing to the kernel.
-#[derive(Clone, Debug, Default)]
-pub struct Writing(Arc<Mutex<Option<Instant>>>);
-
-impl Writing {
-    /// Whether the balancing thread may be waiting for a request.
-    pub fn is_blocked(&self) -> bool {
-        self.0.lock().is_some_and(|since| since.elapsed() > BLOCKED)
-    }
-}
-
 /// The kernel, through the session's device.
 pub struct KernelHolder {
     /// A duplicate of the session's device.
@@ -66,7 +51,7 @@ pub struct KernelHolder {
     /// Whether the back end is being asked about names in a directory.
     pub is_used: Box<dyn Fn(InodeId) -> bool + Send>,
     /// Shared with requests that wait for memory.
-    pub writing: Writing,
+    pub writing: Arc<HolderCall>,
 }
 
 impl KernelHolder {
@@ -75,9 +60,7 @@ impl KernelHolder {
     }
 
     fn send(&mut self, message: &[u8]) -> Result<(), Errno> {
-        *self.writing.0.lock() = Some(Instant::now());
-        let sent = self.device.write(message);
-        *self.writing.0.lock() = None;
+        let sent = self.writing.make(|| self.device.write(message));
         sent.map(drop).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     }
 }

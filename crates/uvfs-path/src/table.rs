@@ -6,6 +6,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -14,12 +15,12 @@ use fuse3::raw::reply::{FileAttr, ReplyEntry};
 use fuse3::{Errno, Result};
 use parking_lot::Mutex;
 use uvfs_cache::{
-    Attr, Balancer, CacheError, Config, InodeId, NodeAnswer, NodeCache, NodeKnown, NodeSuperblock, OwnedNode,
-    Ttl,
+    Attr, Balancer, CacheError, Config, HolderCall, InodeId, NodeAnswer, NodeCache, NodeKnown,
+    NodeSuperblock, OwnedNode, Ttl,
 };
 
 use crate::attr::{fmt_of, now, to_cache, to_kernel};
-use crate::limit::{KernelHolder, Writing, fuse_descriptors, session_device};
+use crate::limit::{KernelHolder, fuse_descriptors, session_device};
 use crate::open_files::OpenFiles;
 use crate::options::PathOptions;
 use crate::patience::{Patience, Pauses};
@@ -48,7 +49,7 @@ pub(crate) struct Table {
     pub(crate) uses: Uses,
     pub(crate) open_files: OpenFiles,
     pauses: Pauses,
-    writing: Writing,
+    writing: Arc<HolderCall>,
     /// The next file's inode number.
     next: AtomicU64,
     /// Lookups that the kernel has and has not forgotten.
@@ -85,7 +86,7 @@ impl Table {
             uses: Uses::default(),
             open_files: OpenFiles::default(),
             pauses: Pauses::default(),
-            writing: Writing::default(),
+            writing: Arc::default(),
             next: AtomicU64::new(ROOT + 1),
             lookups: AtomicU64::new(0),
             before: fuse_descriptors(),

@@ -12,6 +12,7 @@
 //! | `memory_waiters` | threads that wait for memory |
 //! | `held_by_kernel` | names that only a kernel holds |
 //! | `forget_requests` | asking a kernel to forget them |
+//! | `holder_call` | whether the kernel may be waiting for a request |
 //! | `balancer` | the thread that asks the kernel, and evicts |
 //! | `devices`, `external_bytes` | memory outside the cache that counts too |
 
@@ -20,6 +21,7 @@ pub(crate) mod devices;
 pub(crate) mod external_bytes;
 pub(crate) mod forget_requests;
 pub(crate) mod held_by_kernel;
+pub(crate) mod holder_call;
 pub(crate) mod limit_state;
 pub(crate) mod make_room;
 pub(crate) mod memory_waiters;

@@ -63,7 +63,7 @@ fn completions_for_each_shell() {
     assert_eq!(asks(&["uvfs", "find", ".", "-name", "/et"]), "/etc/");
     let behind = asks(&["uvfs", "find", ".", "-"]);
     assert!(behind.contains("-newer") && !behind.contains("--socket") && !behind.contains("-h "), "{behind}");
-    // What this program has not is not offered.
+    // Drivers that this program lacks are not offered.
     assert_eq!(asks(&["uvfs", "mount", "ob"]), if cfg!(feature = "object") { "object:" } else { "" });
     assert_eq!(run(&["completions", "cmd.exe"]).status.code(), Some(2));
 }

@@ -10,6 +10,9 @@
 //!   the mark has a report. The same holds for each directory in it, and for a tree that is moved into this one.
 //!   Its own attributes are read after the mark too: those in the listing above it may be of before, and a name that
 //!   was made in between moves its times.
+//! - *A directory may not be searched for a while.* Looks into it are refused, and prove nothing. It counts as unread, which
+//!   answers say. The mode of each directory has reports; once one changed, unread directories are listed again. If it
+//!   changed before the look, the look succeeds; if after it, the listing shows all that the look was for.
 //! - *A directory is renamed during the scan.* If it leaves a directory that is marked, there is a report of that; if not, that
 //!   one is listed later, without it. If it comes into a marked directory, there is a report too; if not, it is in a later
 //!   listing. The thread that was about to open it by its old path finds nothing, or a directory with another handle. It then counts as
@@ -37,8 +40,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
-use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use foldhash::fast::RandomState;
 use rustix::io::Errno;
@@ -52,14 +54,31 @@ use crate::table::{FileFacts, HostHandle, NameTable, Note};
 
 /// Looks by path that fail before the way is looked at.
 const PATIENT: u32 = 100;
-/// Looks that fail before the tree is read anew.
+/// Looks that fail, and how long, before the tree is read anew. Both: a stopped process makes no looks, and under many
+/// reports they follow one another fast.
 const IMPATIENT: u32 = 400;
-/// Between two of these looks. The reports that they wait for are on their way.
+const LONG: Duration = Duration::from_millis(400);
+/// Between two of these looks, unless a report comes: that of a rename above, which they wait for, is on its way.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Files with names outside the tree that are looked at for each question.
 const MOST_OUTSIDE: usize = 1 << 19;
 /// A file that changed so shortly before a look may change again without a difference: file systems' clocks are coarse.
 const COARSE: Duration = Duration::from_millis(50);
+
+/// A directory that was not found.
+pub(super) struct Missed {
+    since: Instant,
+    /// Batches in which it was looked for.
+    batches: u32,
+    /// Whether the present batch is among them.
+    is_counted: bool,
+}
+
+impl Missed {
+    fn now() -> Self {
+        Self { since: Instant::now(), batches: 0, is_counted: false }
+    }
+}
 
 /// Files by their handles, and those that may have names outside the tree.
 #[derive(Default)]
@@ -170,28 +189,29 @@ impl Shared {
                 _ => {}
             }
         }
-        let nth = {
-            let mut missed = self.missed.lock();
-            let (nth, is_counted) = missed.entry(dir.clone()).or_default();
-            if std::mem::replace(is_counted, true) {
-                0
-            } else {
-                *nth += 1;
-                *nth
+        let (nth, long) = {
+            let mut all = self.missed.lock();
+            let missed = all.entry(dir.clone()).or_insert_with(Missed::now);
+            if std::mem::replace(&mut missed.is_counted, true) {
+                drop(all);
+                self.look_later(report);
+                return Ok(());
             }
+            missed.batches += 1;
+            (missed.batches, missed.since.elapsed())
         };
         if nth > 1 {
-            thread::sleep(PAUSE);
+            self.queue.wait_for_more(PAUSE);
         }
         if nth == PATIENT {
             self.confirm_way(dir)?;
         }
-        if nth > IMPATIENT {
+        if nth > IMPATIENT && long > LONG {
             self.missed.lock().remove(dir);
             if self.host.is_by_path() && errno == Errno::STALE {
                 return Err(Stop::Again);
             }
-            self.cannot_be_looked_into(dir, errno);
+            self.stays_unread(dir, errno);
             return Ok(());
         }
         self.look_later(report);
@@ -199,7 +219,7 @@ impl Shared {
     }
 
     /// The names of a directory may be out of date: it counts as unread, and is listed again once it can be.
-    pub(super) fn cannot_be_looked_into(&self, dir: &HostHandle, errno: Errno) {
+    pub(super) fn stays_unread(&self, dir: &HostHandle, errno: Errno) {
         let Content { table, unread, .. } = &mut *self.content.write();
         unread.dir(dir.clone(), errno, table);
         if let Some(dir) = table.dir_of(dir.as_bytes()) {
@@ -209,9 +229,6 @@ impl Shared {
 
     /// The permissions of a directory changed: unread directories below it may be reached now.
     pub(super) fn look_at_unread(&self) {
-        if !self.host.is_by_path() {
-            return;
-        }
         let unread = self.content.read().unread.dirs();
         unread.into_iter().for_each(|dir| self.look_later(Report::Unread(dir)));
     }
@@ -232,8 +249,8 @@ impl Shared {
             return;
         }
         let table = &self.content.read().table;
-        missed.retain(|dir, (_, is_counted)| {
-            *is_counted = false;
+        missed.retain(|dir, missed| {
+            missed.is_counted = false;
             table.dir_of(dir.as_bytes()).is_some()
         });
     }
@@ -247,7 +264,7 @@ impl Shared {
             way.filter_map(|(dir, name)| Some((table.handle(dir)?.clone(), name))).collect()
         };
         for (dir, name) in way {
-            // What is below has no path now.
+            // The names below it have no path now.
             if !self.confirm(&dir, &name)? {
                 break;
             }

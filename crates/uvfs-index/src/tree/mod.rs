@@ -65,7 +65,7 @@ use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use rustix::io::Errno;
 use uvfs_drivers::watch::{WatchRefused, Watcher};
 
-use self::by_path::Objects;
+use self::by_path::{Missed, Objects};
 use self::narrow::NarrowTree;
 use self::search::SearchedTree;
 use self::unread::Unread;
@@ -230,8 +230,7 @@ struct Shared {
     /// The number of the worker's own last report: up to there, `done` stays behind. Only the worker uses it.
     owed: AtomicU64,
     /// Directories that were not found, and how often. Only the worker uses it.
-    /// Batches in which a directory was not found, and whether this one counts already.
-    missed: Mutex<HashMap<HostHandle, (u32, bool)>>,
+    missed: Mutex<HashMap<HostHandle, Missed>>,
     /// The mounts inside the tree at the last question.
     mounts: Mutex<Arc<[Cover]>>,
     snapshot: Option<Arc<SnapshotFile>>,

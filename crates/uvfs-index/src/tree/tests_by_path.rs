@@ -104,7 +104,7 @@ fn directories_that_change_before_their_mark_are_right_afterwards() {
         }
         assert_same(&dir, &tree, &format!("{when}, and then each directory was changed"));
     }
-    // What changes outside the tree is nothing to it, whether a mark is still there or not.
+    // Changes outside the tree are no changes of the tree, whether a mark is still there or not.
     let clock = tree.changed_since(None, b"").clock;
     fs::write(dir.path().join("out/deep/l"), "text").expect("write");
     assert_eq!(tree.changed_since(Some(clock), b"").changes, Some(Vec::new()));

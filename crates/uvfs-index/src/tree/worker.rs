@@ -269,11 +269,7 @@ impl Shared {
             return if known { self.misses(dir, errno, Report::Unread(dir.clone())) } else { Ok(()) };
         }
         // It stays unread: the next report of it, like that of a change of its permissions, leads to a new try.
-        let Content { table, unread, .. } = &mut *self.content.write();
-        unread.dir(dir.clone(), errno, table);
-        if let Some(dir) = table.dir_of(dir.as_bytes()) {
-            table.is_not_read(dir);
-        }
+        self.stays_unread(dir, errno);
         Ok(())
     }
 

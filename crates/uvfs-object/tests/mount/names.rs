@@ -265,7 +265,7 @@ pub fn evicted() {
         // The root; two directories that make a walk; then pages, each with three whole directories.
         assert_eq!(walk().await, (1 + 2 + 13, 0));
         assert!(fs.handle().figures().names < (DIRS * NAMES * 3 / 4) as u64, "names were evicted");
-        // What another mount has removed is believed for the TTL, and not longer.
+        // Names that another mount has removed are believed for the TTL, and not longer.
         (0..NAMES).for_each(|n| served.bucket.remove(&format!("d07/f{n:03}")));
         fs.handle().advance_clock(61_000);
         assert_eq!(fs.lookup(REQUEST, 1, "d07".as_ref()).await.expect("an answer").attr.ino, 0);
