@@ -5,7 +5,7 @@
 //! it is there to find. Sources are only split into tokens ([`lex`]), never parsed: what cannot
 //! be told from tokens (what a macro expands to, what a glob import brings in) is not checked.
 //!
-//! Reads files, writes nothing, depends on nothing. Costs a second at most.
+//! Reads files (bash reads the planted bugs), writes nothing, depends on nothing. Costs a second at most.
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +15,7 @@ pub mod lex;
 pub mod manifests;
 pub mod orphans;
 pub mod paths;
+pub mod planted;
 pub mod prose;
 pub mod shape;
 pub mod tree;

@@ -237,8 +237,11 @@ fn without_files() {
     let served = Served::new();
     let before = getrlimit(Resource::Nofile);
     let path = served.dir.path().join("sock");
-    use rustix::net::{AddressFamily, SocketType, socket};
-    let late = socket(AddressFamily::UNIX, SocketType::STREAM, None).expect("a socket");
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
+    let address = SocketAddrUnix::new(&path).expect("a path");
+    let client = || socket(AddressFamily::UNIX, SocketType::STREAM, None).expect("a socket");
+    // Both have their numbers before none is left.
+    let (idle, late) = (client(), client());
     // Every number below the limit is taken.
     let fill: Vec<fs::File> = (0..64).map(|_| fs::File::open("/dev/null").expect("a file")).collect();
     let last = fill.iter().map(AsRawFd::as_raw_fd).max().expect("files") as u64;
@@ -248,10 +251,10 @@ fn without_files() {
     while let Ok(file) = fs::File::open("/dev/null") {
         more.push(file);
     }
-    drop(more.pop());
-    // A waiting accept(2) has its number already, and an idle client keeps it. The next one finds none.
-    let idle = UnixStream::connect(&path).expect("a server");
-    rustix::net::connect(&late, &rustix::net::SocketAddrUnix::new(&path).expect("a path")).expect("a server");
+    // A waiting accept(2) may have its number already, and an idle client keeps it. The next one finds
+    // none.
+    connect(&idle, &address).expect("a server");
+    connect(&late, &address).expect("a server");
     let mut stream = UnixStream::from(late);
     stream.write_all(b"{\"do\":\"list\"}\n").expect("a request");
     stream.set_read_timeout(Some(std::time::Duration::from_millis(300))).expect("a socket");
