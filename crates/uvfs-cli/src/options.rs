@@ -109,7 +109,7 @@ const KNOWN: &[Known] = &[
         Of::Mount,
         "passthrough",
         "auto|off",
-        "whether the kernel reads and writes a mirror's files in the source by itself where it can, or asks for each (default)",
+        "whether the kernel reads and writes files of a mirror or tmpfs by itself where it can (default on a mirror), or asks for each (default elsewhere)",
     ),
     value(
         Of::Mount,
@@ -233,6 +233,8 @@ pub struct Parsed {
 /// Parses the arguments of `-o`. `source` is the kind of file system: "tmpfs", "generated".
 pub fn parse(arguments: &[String], source: &str) -> Result<Parsed> {
     let mut parsed = Parsed::default();
+    // On a tmpfs it makes small files slower.
+    parsed.mount.passthrough = source == "mirror";
     let split = arguments.iter().flat_map(|argument| argument.split(','));
     for option in split.filter(|option| !option.is_empty()) {
         let (name, value) = match option.split_once('=') {
@@ -492,6 +494,11 @@ mod tests {
         assert!(error("ro=1", "tmpfs").contains("takes no value"));
         assert!(error("timeout", "tmpfs").contains("timeout=SECONDS"));
         assert!(error("passthrough=on", "mirror").contains("auto or off"));
+        let lends = |text: &str, source| {
+            parse(&[text.to_owned()], source).expect("good options").mount.passthrough
+        };
+        assert!(lends("", "mirror") && lends("passthrough=auto", "tmpfs"));
+        assert!(!lends("passthrough=off", "mirror") && !lends("", "tmpfs") && !lends("", "ext4"));
         assert!(error("ctl=maybe", "generated").contains("show, hide or off"));
         assert!(error("memory=1k", "generated").contains("at least 4m"));
         assert!(error("memory=lots", "tmpfs").contains("such as 64m"));
