@@ -1,31 +1,45 @@
 #!/usr/bin/env bash
 # Installs the command `uvfs`, stripped, with mount(8)'s helpers, manual pages, completions and systemd units.
 #
-#   cargo build --release -p uvfs-cli && sudo contrib/install.sh [--prefix DIR] [--root DIR] [--binary FILE]
+#   cargo build --release -p uvfs-cli && sudo contrib/install.sh [--prefix DIR] [--root DIR] [--binary FILE] [--uninstall]
 #
 # --prefix DIR    where everything goes (/usr/local), except the helpers, which mount(8) looks for in /sbin
 # --root DIR      puts all of it below DIR, for packages
 # --binary FILE   the program, if it was not built here
+# --uninstall     removes what the same options have installed, and leaves the directories
 #
-# Prints what it writes.
+# Prints what it writes or removes. If this user may not write to /sbin, the helpers are left out: mount(8) and fstab(5) then do
+# not know the type uvfs.
 set -euo pipefail
+# A reader of the list that goes away does not leave half of it.
+trap '' PIPE
 home=$(realpath "$(dirname "$0")")
 
-root='' prefix=/usr/local binary="${CARGO_TARGET_DIR:-$home/../target}/release/uvfs"
+usage() { echo "usage: contrib/install.sh [--prefix DIR] [--root DIR] [--binary FILE] [--uninstall]"; }
+root='' prefix=/usr/local binary="${CARGO_TARGET_DIR:-$home/../target}/release/uvfs" uninstall=
 while [ $# -gt 0 ]; do
+    # --prefix=DIR as --prefix DIR.
+    case $1 in --*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;; esac
     case $1 in
-        --prefix) prefix=${2:?--prefix needs a directory} ;;
-        --root) root=${2:?--root needs a directory} ;;
-        --binary) binary=${2:?--binary needs a file} ;;
-        *) echo "usage: contrib/install.sh [--prefix DIR] [--root DIR] [--binary FILE]" >&2; exit 2 ;;
+        --prefix) prefix=$(realpath -m "${2:?--prefix needs a directory}") && shift ;;
+        --root) root=$(realpath -m "${2:?--root needs a directory}") && shift ;;
+        --binary) binary=${2:?--binary needs a file} && shift ;;
+        --uninstall) uninstall=yes ;;
+        --help) usage; exit ;;
+        *) usage >&2; exit 2 ;;
     esac
-    shift 2
+    shift
 done
 [ -x "$binary" ] || { echo "install: $binary is missing: cargo build --release -p uvfs-cli" >&2; exit 1; }
 binary=$(realpath "$binary")
 
+# put MODE FILE PATH: installs a file, or removes it.
 put() {
-    install -D -m "$1" "$2" "$root$3"
+    if [ -n "$uninstall" ]; then
+        rm -f "$root$3"
+    else
+        install -D -m "$1" "$2" "$root$3"
+    fi
     echo "$root$3"
 }
 made=$(mktemp -d)
@@ -38,11 +52,18 @@ put 755 "$made/uvfs" "$prefix/bin/uvfs"
 # Packages put nothing into /sbin, a link to /usr/sbin on their systems.
 sbin=/sbin command=$prefix/bin/uvfs
 if [ "$prefix" = /usr ]; then sbin=/usr/sbin command=../bin/uvfs; fi
-install -d "$root$sbin"
+if [ -z "$uninstall" ]; then install -d "$root$sbin"; fi
 # mount(8) looks for the second name when it remounts a mount that is not in fstab(5).
 for helper in mount.uvfs mount.fuse.uvfs; do
-    ln -sf "$command" "$root$sbin/$helper"
-    echo "$root$sbin/$helper"
+    if [ ! -w "$root$sbin" ]; then
+        echo "install: $root$sbin cannot be written: left out $helper, which mount(8) needs" >&2
+    elif [ -n "$uninstall" ]; then
+        rm -f "$root$sbin/$helper"
+        echo "$root$sbin/$helper"
+    else
+        ln -sf "$command" "$root$sbin/$helper"
+        echo "$root$sbin/$helper"
+    fi
 done
 
 mkdir "$made/man"

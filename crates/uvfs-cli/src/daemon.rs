@@ -11,9 +11,10 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::args::Mount;
-use crate::log;
+use crate::{log, sys};
 
 /// The word that the child writes when it is ready.
 const READY: &str = "ready";
@@ -48,6 +49,8 @@ pub fn child(subcommand: &str) -> Command {
 
 /// Starts the child, and waits until it is ready.
 pub fn start_child(mut command: Command) -> Result<()> {
+    // A lock or a file that the caller's shell has open would be held as long as the server lives.
+    sys::close_at_exec_from(3);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().context("cannot start the background process from /proc/self/exe")?;
     let mut said = String::new();
@@ -70,6 +73,13 @@ pub fn leave_terminal() -> Result<()> {
     rustix::process::setsid().context("cannot start a session of its own")?;
     // As exec left it, the name would be that of the link, "exe".
     rustix::thread::set_name(c"uvfs").context("cannot set the name of the process")
+}
+
+/// In the child: whether the process that asked for it still waits.
+pub fn is_awaited() -> bool {
+    let stdout = io::stdout();
+    // Of a pipe without a reader, poll(2) says ERR.
+    !matches!(poll(&mut [PollFd::new(&stdout, PollFlags::empty())], Some(&Timespec::default())), Ok(1..))
 }
 
 /// In the child, when it is ready: lets the parent go, and holds on to nothing of it. An

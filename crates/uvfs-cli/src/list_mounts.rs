@@ -2,6 +2,7 @@
 //!
 //! Every server is asked at the same time. One that does not answer within a second is shown as silent.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::thread;
 
@@ -13,8 +14,8 @@ use crate::print;
 
 /// A line of the list.
 struct Row {
-    source: String,
-    dir: String,
+    source: OsString,
+    dir: OsString,
     pid: Option<u32>,
     state: ServerState,
 }
@@ -37,8 +38,8 @@ fn row(mount: &Listed) -> Row {
     let state = mount.state();
     let pid = || fs::read_to_string(mount.dir.join(".uvfs/pid")).ok()?.trim().parse().ok();
     Row {
-        source: mount.source.to_string_lossy().into_owned(),
-        dir: mount.dir.to_string_lossy().into_owned(),
+        source: mount.source.clone(),
+        dir: mount.dir.clone().into_os_string(),
         // A server that has just answered answers this too.
         pid: if state == ServerState::Serving { pid() } else { None },
         state,
@@ -56,9 +57,22 @@ fn word(state: ServerState) -> &'static str {
 }
 
 fn as_json(rows: &[Row]) -> String {
-    let row =
-        |row: &Row| json!({ "source": row.source, "dir": row.dir, "pid": row.pid, "state": word(row.state) });
+    let row = |row: &Row| {
+        let (source, dir) = (name(&row.source), name(&row.dir));
+        json!({ "source": source, "dir": dir, "pid": row.pid, "state": word(row.state) })
+    };
     rows.iter().map(|it| format!("{}\n", row(it))).collect()
+}
+
+/// A string, or `{"hex": …}` of bytes that are not UTF-8, as `uvfs find --json` has it.
+fn name(name: &OsStr) -> serde_json::Value {
+    match name.to_str() {
+        Some(text) => json!(text),
+        None => {
+            let hex: String = name.as_encoded_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+            json!({ "hex": hex })
+        }
+    }
 }
 
 /// Aligned columns. A number that is not known is a hyphen.
@@ -82,12 +96,14 @@ fn as_table(rows: &[Row]) -> String {
 }
 
 /// Text without control characters, so that a name cannot move the cursor or begin a line.
-fn shown(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+fn shown(text: &OsStr) -> String {
+    text.to_string_lossy().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
     use super::*;
 
     #[test]
@@ -110,5 +126,8 @@ mod tests {
             "{\"dir\":\"/mnt\",\"pid\":7,\"source\":\"tmpfs\",\"state\":\"serving\"}\n\
              {\"dir\":\"/m\\n\",\"pid\":null,\"source\":\"mirror:/srv/a b\",\"state\":\"dead\"}\n"
         );
+        let odd = OsString::from_vec(b"/b\xfe".to_vec());
+        let rows = [Row { source: "tmpfs".into(), dir: odd, pid: None, state: ServerState::Covered }];
+        assert!(as_json(&rows).starts_with("{\"dir\":{\"hex\":\"2f62fe\"},"), "{}", as_json(&rows));
     }
 }

@@ -36,6 +36,7 @@ mod signals;
 mod source;
 mod stat;
 mod sys;
+mod umount;
 mod unanswered;
 
 use std::ffi::OsString;
@@ -79,7 +80,7 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Mount(args) if args.list => list_mounts::run(args.json),
         Command::Mount(args) => mount::run(&args),
-        Command::Umount(args) => unmount(&args),
+        Command::Umount(args) => umount::run(&args),
         Command::Reload(args) => reload_requests::run(&args.dir),
         Command::Remount(args) => remount::run(&args.dir, &args.options),
         Command::Stat(args) => stat::run(&args),
@@ -92,21 +93,6 @@ fn run(command: Command) -> Result<()> {
         Command::Man { dir: Some(dir), .. } => manual::write(&dir),
         Command::Man { page, .. } => manual::print(page.as_deref()),
     }
-}
-
-/// Unmounts each directory, the later ones also after an error.
-fn unmount(args: &args::Umount) -> Result<()> {
-    if let ([dir], true) = (&*args.dirs, args.after_server) {
-        return auto_unmount::after_server(dir);
-    }
-    let mut outcome = Ok(());
-    for dir in &args.dirs {
-        if let Err(error) = uvfs_fuse::unmount(dir, args.lazy) {
-            print::say(format_args!("{:#}", anyhow::Error::from(error)));
-            outcome = Err(print::AlreadySaid.into());
-        }
-    }
-    outcome
 }
 
 /// Ends the process at a panic. A server that has lost a thread to a bug would leave its clients waiting for ever;

@@ -120,8 +120,8 @@ const KNOWN: &[Known] = &[
     value(Of::Tmpfs, "size", "BYTES", "most that files may hold; k, m, g or % of the memory may follow"),
     value(Of::Tmpfs, "nr_inodes", "COUNT", "most files there may be; k, m or g may follow"),
     value(Of::Tmpfs, "mode", "OCTAL", "permissions of the root directory"),
-    value(Of::Tmpfs, "uid", "ID", "owner of the root directory"),
-    value(Of::Tmpfs, "gid", "ID", "group of the root directory"),
+    value(Of::Tmpfs, "uid", "USER", "owner of the root directory: a name or number"),
+    value(Of::Tmpfs, "gid", "GROUP", "group of the root directory: a name or number"),
     value(
         Of::Ext4,
         "record",
@@ -494,9 +494,8 @@ mod tests {
         assert!(error("ro=1", "tmpfs").contains("takes no value"));
         assert!(error("timeout", "tmpfs").contains("timeout=SECONDS"));
         assert!(error("passthrough=on", "mirror").contains("auto or off"));
-        let lends = |text: &str, source| {
-            parse(&[text.to_owned()], source).expect("good options").mount.passthrough
-        };
+        let lends =
+            |text: &str, source| parse(&[text.to_owned()], source).expect("good options").mount.passthrough;
         assert!(lends("", "mirror") && lends("passthrough=auto", "tmpfs"));
         assert!(!lends("passthrough=off", "mirror") && !lends("", "tmpfs") && !lends("", "ext4"));
         assert!(error("ctl=maybe", "generated").contains("show, hide or off"));

@@ -282,7 +282,9 @@ fn mirror_of(source: &Path, ttl: Duration, across: bool, owners: Option<Owners>)
     sys::one_heap();
     let mirror = Mirror::with_owners(source, ttl, across, owners)?;
     if !mirror.serves_all_users() {
-        print::say("not root: changes are made in the name of this user, and by nobody else");
+        print::say(
+            "not root: files are opened and changed in the name of this user, and only for this user; others get EACCES, also with allow_other",
+        );
     }
     if !mirror.has_handles() {
         tracing::info!(

@@ -1,4 +1,4 @@
-//! A call of the C library that takes `unsafe`: how many heaps its allocator may have.
+//! Calls that take `unsafe`: how many heaps the C library's allocator may have, and what a new program inherits.
 
 /// Lets all threads allocate from one heap, if the C library is glibc. To be called early. Without it, glibc reserves
 /// 64 MiB of address space for each of many threads, and twice as much for a moment. The memory of a mirror's nodes
@@ -9,5 +9,14 @@ pub fn one_heap() {
     // SAFETY: sets a number of the allocator's; heaps that exist already stay in use.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
+/// Has exec(2) close all descriptors of this process from `first` on (close_range(2), Linux 5.11; earlier kernels do
+/// nothing). None is closed here.
+pub fn close_at_exec_from(first: u32) {
+    // SAFETY: sets a flag of descriptors, of which none is closed, and touches no memory.
+    unsafe {
+        libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
     }
 }

@@ -29,10 +29,9 @@ use uvfs_index::{
 };
 
 use crate::args::Index;
-use crate::daemon;
-use crate::metrics;
 use crate::print::{out, say};
 use crate::signals::{Asked, Signals};
+use crate::{daemon, log, metrics};
 
 /// How often the progress is shown.
 const TICK: Duration = Duration::from_millis(100);
@@ -185,6 +184,11 @@ fn announce(server: &IndexServer, child: bool) {
         bar.set_style(style);
     }
     loop {
+        if child && !daemon::is_awaited() {
+            // As a server of a mount, it ends with the command that asked for it.
+            let _ = kill_process(getpid(), Signal::TERM);
+            return;
+        }
         let trees = server.trees();
         bar.set_position(trees.iter().map(|tree| tree.figures().names).sum());
         let scanning = trees.iter().find(|tree| tree.wait_scanned(TICK) == IndexPhase::Scanning);
@@ -217,8 +221,10 @@ fn announce(server: &IndexServer, child: bool) {
         }
     }
     if child {
-        // Nobody waits any more if this fails.
-        let _ = daemon::ready();
+        if let Err(error) = daemon::ready() {
+            log::tell_system(&format!("{error:#}"));
+            let _ = kill_process(getpid(), Signal::TERM);
+        }
     } else if let Err(error) = sd_notify::notify(false, &[NotifyState::Ready]) {
         tracing::warn!(%error, "cannot tell the service manager that the index is ready");
     }

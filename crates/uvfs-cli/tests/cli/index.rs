@@ -22,8 +22,26 @@ pub const MOUNTING: &[Test] = &[
     ("an_index_starts_with_its_snapshot", an_index_starts_with_its_snapshot),
     ("an_index_does_without_a_snapshot_of_others", an_index_does_without_a_snapshot_of_others),
     ("an_index_that_was_stopped_starts_again_at_once", an_index_that_was_stopped_starts_again_at_once),
+    ("an_index_ends_if_its_caller_went_away", an_index_ends_if_its_caller_went_away),
     ("figures_of_an_index_are_to_be_had", figures_of_an_index_are_to_be_had),
 ];
+
+/// Ctrl-C while the directories are read leaves no server behind.
+fn an_index_ends_if_its_caller_went_away() {
+    let served = Served::prepared();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uvfs"));
+    command
+        .args(["index", "--daemon-child", "--no-snapshot", "--socket"])
+        .arg(served.socket())
+        .arg(served.tree());
+    let mut server = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("a server");
+    drop(server.stdout.take());
+    let until = Instant::now() + SOON;
+    while server.try_wait().expect("a child").is_none() {
+        assert!(Instant::now() < until, "the server goes on");
+        std::thread::yield_now();
+    }
+}
 
 /// A directory `tree` that a server follows, in the background.
 struct Served {

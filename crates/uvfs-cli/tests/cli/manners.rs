@@ -18,6 +18,12 @@ pub const PLAIN: &[Test] = &[
 pub const MOUNTING: &[Test] = &[
     ("the_list_says_whose_server_has_died", the_list_says_whose_server_has_died),
     ("a_server_in_the_background_has_a_number_and_a_log", a_server_in_the_background_has_a_number_and_a_log),
+    ("the_number_of_a_running_server_stays_in_its_file", the_number_of_a_running_server_stays_in_its_file),
+    ("an_unmount_waits_for_the_server", an_unmount_waits_for_the_server),
+    (
+        "a_server_in_the_background_holds_no_file_of_its_caller",
+        a_server_in_the_background_holds_no_file_of_its_caller,
+    ),
     (
         "a_killed_server_is_unmounted_if_that_was_asked_for",
         a_killed_server_is_unmounted_if_that_was_asked_for,
@@ -175,16 +181,85 @@ fn a_server_in_the_background_has_a_number_and_a_log() {
     let number = fs::read_to_string(&pid).expect("the number");
     assert_eq!(number, fs::read_to_string(dir.path().join(".uvfs/pid")).expect("the number"));
     assert!(run(&["umount", dir.text()]).status.success());
-    let gone = Path::new("/proc").join(number.trim());
-    let until = Instant::now() + SOON;
-    while gone.exists() && Instant::now() < until {
-        std::thread::yield_now();
-    }
+    wait_for_end(&number);
     assert!(!pid.exists(), "the file outlives the mount");
     let log = fs::read_to_string(&log).expect("the log");
     assert!(log.contains("DEBUG") && !log.contains('\x1b'), "{log}");
     let (_, said) = refused(&["mount", "--pid-file", "/nowhere/pid", "tmpfs", dir.text()]);
     assert!(said.contains("--pid-file /nowhere/pid: cannot be written"), "{said}");
+}
+
+fn wait_for_end(number: &str) {
+    let process = Path::new("/proc").join(number.trim());
+    let until = Instant::now() + SOON;
+    while process.exists() && Instant::now() < until {
+        std::thread::yield_now();
+    }
+}
+
+/// Neither a second server nor a mount that fails takes the file of one that runs, or another file.
+fn the_number_of_a_running_server_stays_in_its_file() {
+    let (dir, second, place) = (Dir::new(), Dir::new(), Dir::new());
+    let pid = place.path().join("pid");
+    let mount = |on: &str| run(&["mount", "-d", "--pid-file", pid.to_str().expect("UTF-8"), "tmpfs", on]);
+    fs::write(&pid, "precious").expect("a file");
+    assert!(!mount("/nowhere").status.success());
+    assert_eq!(fs::read_to_string(&pid).expect("the file"), "precious");
+    assert!(mount(dir.text()).status.success());
+    let number = fs::read_to_string(&pid).expect("the number");
+    for on in ["/nowhere", second.text()] {
+        let output = mount(on);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && (on == "/nowhere" || said.contains("another server has it")),
+            "{said}"
+        );
+        assert_eq!(fs::read_to_string(&pid).expect("the number"), number, "{on}");
+    }
+    assert!(!is_mounted(second.path()));
+    assert!(run(&["umount", dir.text()]).status.success());
+    wait_for_end(&number);
+    assert!(!pid.exists());
+}
+
+/// A script that unmounts the source next does not find it busy.
+fn an_unmount_waits_for_the_server() {
+    for _ in 0..3 {
+        let dir = Dir::new();
+        assert!(run(&["mount", "-d", "tmpfs", dir.text()]).status.success());
+        let number = fs::read_to_string(dir.path().join(".uvfs/pid")).expect("the number");
+        let process = Path::new("/proc").join(number.trim());
+        let files = fs::read_dir(process.join("fdinfo")).expect("files of the server").flatten();
+        let told = files
+            .filter_map(|file| fs::read_to_string(file.path()).ok())
+            .any(|text| text.contains("fuse_connection"));
+        assert!(run(&["umount", dir.text()]).status.success());
+        if !told {
+            eprintln!("skipped: an_unmount_waits_for_the_server: this kernel's fdinfo names no connections");
+            return wait_for_end(&number);
+        }
+        // Nobody may have waited for it yet: then it is a zombie.
+        let state = fs::read_to_string(process.join("stat")).unwrap_or_default();
+        assert!(state.is_empty() || state.contains(") Z "), "{state}");
+    }
+}
+
+/// The lock of a cron job, or a file in a file system that is to be unmounted.
+fn a_server_in_the_background_holds_no_file_of_its_caller() {
+    let (dir, place) = (Dir::new(), Dir::new());
+    let held = place.path().join("held");
+    let script = format!(
+        "exec 9>{}; {} mount -d -o auto_unmount tmpfs {}",
+        held.display(),
+        env!("CARGO_BIN_EXE_uvfs"),
+        dir.text()
+    );
+    assert!(Command::new("bash").args(["-c", &script]).status().expect("bash").success());
+    let number = fs::read_to_string(dir.path().join(".uvfs/pid")).expect("the number");
+    let files = fs::read_dir(format!("/proc/{}/fd", number.trim())).expect("files of the server");
+    let files: Vec<_> = files.flatten().filter_map(|file| fs::read_link(file.path()).ok()).collect();
+    assert!(!files.is_empty() && !files.contains(&held), "{files:?}");
+    assert!(run(&["umount", dir.text()]).status.success());
 }
 
 fn a_killed_server_is_unmounted_if_that_was_asked_for() {

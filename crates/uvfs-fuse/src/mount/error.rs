@@ -116,11 +116,9 @@ impl fmt::Display for MountError {
                 remedy(said).map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
             }
             Self::NotMounted(dir) => write!(f, "nothing is mounted on {}", dir.display()),
-            Self::NotFuse { dir, fstype } => write!(
-                f,
-                "the file system on {0} is not a uvfs file system but {fstype}; use: umount {0}",
-                dir.display()
-            ),
+            Self::NotFuse { dir, fstype } => {
+                write!(f, "the file system on {} is not a uvfs file system but {fstype}", dir.display())
+            }
             Self::Covered(dir) => write!(
                 f,
                 "another file system has been mounted over {0}; unmount that first: umount {0}",

@@ -74,6 +74,12 @@ impl Listed {
         if is_on_top { attach_device::server_state(&self.dir) } else { ServerState::Covered }
     }
 
+    /// The number of its connection to the kernel: the minor part of the device number of its files. `None` if the kernel
+    /// shows none.
+    pub fn connection(&self) -> Option<u32> {
+        self.mount.dev.split_once(':')?.1.parse().ok()
+    }
+
     /// Whether its server has died. A server that gives no answer does not count as dead.
     pub fn is_dead(&self) -> bool {
         self.state() == ServerState::Dead
