@@ -4,6 +4,7 @@
 # shellcheck shell=bash disable=SC2034
 dir=$(cd "${1:?a directory}" && pwd)
 parts=("${@:2}")
+rounds=${ROUNDS:-5}
 [ ${#parts[@]} -gt 0 ] || parts=(speed slow memory)
 mount=$dir/mount source=$dir/source
 mkdir -p "$source"

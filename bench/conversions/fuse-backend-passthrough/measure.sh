@@ -4,7 +4,7 @@
 #   bench/conversions/fuse-backend-passthrough/measure.sh DIR [speed|slow|memory]...
 #
 # DIR has what run.sh built: original, converted, load and slow.so. SPEED_FILES (15,000) and MEMORY_FILES (2,000,000)
-# files are made in a tmpfs, a thousand in each directory.
+# files are made in a tmpfs, a thousand in each directory. ROUNDS (5) of each: medians.sh sums them up.
 set -euo pipefail
 # shellcheck source=bench/conversions/common.sh
 . "$(dirname "$0")/../common.sh"
@@ -18,7 +18,7 @@ attrs=(--entry-ttl 3600 --attr-ttl 3600)
 speed() {
     local files=${SPEED_FILES:-15000}
     make files "$files" 1000
-    for round in 1 2 3; do
+    for ((round = 1; round <= rounds; round++)); do
         for server in original converted; do
             echo "$round $server lookups/s: $(with "$server" "${names[@]}" -- "$dir/load" "$mount" "$files" 2 3 lookup)"
         done
@@ -37,11 +37,13 @@ warm_load() {
 slow() {
     make files 1000 1000
     local preload=$dir/slow.so
-    for server in original converted; do
-        echo "10 ms back end, $server lookups/s: $(with "$server" "${names[@]}" -- "$dir/load" "$mount" 100 2 5 lookup)"
+    for ((round = 1; round <= rounds; round++)); do
+        for server in original converted; do
+            echo "$round 10 ms, $server lookups/s: $(with "$server" "${names[@]}" -- "$dir/load" "$mount" 100 2 5 lookup)"
+        done
+        echo "$round 10 ms, converted, names kept, lookups/s:" \
+            "$(with converted "${names[@]}" --name-ttl 3600 -- "$dir/load" "$mount" 100 2 5 lookup)"
     done
-    echo "10 ms back end, converted, names kept, lookups/s:" \
-        "$(with converted "${names[@]}" --name-ttl 3600 -- "$dir/load" "$mount" 100 2 5 lookup)"
 }
 memory() {
     MEMORY_FILES=${MEMORY_FILES:-2000000}

@@ -5,7 +5,7 @@
 #
 # DIR has what run.sh built: original, fuse3-0.10, converted, load and slow.so. SPEED_FILES (15,000) and MEMORY_FILES
 # (1,000,000) files are made in a tmpfs, a thousand and a hundred in each directory: OpenDAL lists a directory again for
-# each reply.
+# each reply. ROUNDS (5) of each: medians.sh sums them up.
 set -euo pipefail
 # shellcheck source=bench/conversions/common.sh
 . "$(dirname "$0")/../common.sh"
@@ -28,23 +28,22 @@ warm_lookups() {
 getattrs() { # FILES SECONDS
     "$dir/load" "$mount" "$1" 2 "$2" open
 }
-speed() { # FILES ROUNDS SECONDS
-    local files=${1:-${SPEED_FILES:-15000}} rounds=${2:-3} seconds=${3:-3}
+speed() { # FILES SECONDS PREFIX
+    local files=${1:-${SPEED_FILES:-15000}} seconds=${2:-3} prefix=${3:-}
     make speed "${SPEED_FILES:-15000}" 1000
     for ((round = 1; round <= rounds; round++)); do
         for call in lookups getattrs; do
             for server in original fuse3-0.10; do
-                echo "$round $call/s, $server: $(with $server 0 speed -- $call "$files" "$seconds")"
+                echo "$round $prefix$call/s, $server: $(with $server 0 speed -- $call "$files" "$seconds")"
             done
-            echo "$round $call/s, converted: $(with converted 0 speed "${none[@]}" -- $call "$files" "$seconds")"
+            echo "$round $prefix$call/s, converted: $(with converted 0 speed "${none[@]}" -- $call "$files" "$seconds")"
         done
-        echo "$round lookups/s, converted, kept: $(with converted 0 speed "${kept[@]}" -- warm_lookups "$files" "$seconds")"
-        echo "$round getattrs/s, converted, kept: $(with converted 0 speed "${kept[@]}" -- getattrs "$files" "$seconds")"
+        echo "$round ${prefix}lookups/s, converted, kept: $(with converted 0 speed "${kept[@]}" -- warm_lookups "$files" "$seconds")"
+        echo "$round ${prefix}getattrs/s, converted, kept: $(with converted 0 speed "${kept[@]}" -- getattrs "$files" "$seconds")"
     done
 }
 slow() {
-    echo "a back end of 10 ms:"
-    preload=$dir/slow.so speed 100 1 5
+    preload=$dir/slow.so speed 100 5 "10 ms, "
 }
 memory() {
     MEMORY_FILES=${MEMORY_FILES:-1000000}

@@ -5,7 +5,7 @@
 #
 # DIR has what run.sh built: original, two-threads, converted, load and slow.so. SPEED_FILES (15,000) and MEMORY_FILES
 # (2,000,000) files are made in a tmpfs, a thousand in each directory. It is the lower layer; the upper one is empty. The
-# kernel trusts nothing, as in the original.
+# kernel trusts nothing, as in the original. ROUNDS (5) of each: medians.sh sums them up.
 set -euo pipefail
 # shellcheck source=bench/conversions/common.sh
 . "$(dirname "$0")/../common.sh"
@@ -23,22 +23,21 @@ known_lookups() {
 }
 # The kernel is forced to ask for attributes of files that it has.
 getattrs() { "$dir/load" "$mount" "$1" 2 "$2" open; }
-rates() { # ROUNDS FILES SECONDS
+rates() { # FILES SECONDS PREFIX
     make speed "${SPEED_FILES:-15000}" 1000
-    for ((round = 1; round <= $1; round++)); do
+    for ((round = 1; round <= rounds; round++)); do
         for call in lookups getattrs; do
             for server in original two-threads converted; do
-                echo "$round $call/s, $server: $(with $server speed -- $call "$2" "$3")"
+                echo "$round $3$call/s, $server: $(with $server speed -- $call "$1" "$2")"
             done
         done
-        echo "$round lookups/s, converted, trusted: $(with converted speed --ttl 3600 -- known_lookups "$2" "$3")"
-        echo "$round getattrs/s, converted, trusted: $(with converted speed --ttl 3600 -- getattrs "$2" "$3")"
+        echo "$round $3lookups/s, converted, trusted: $(with converted speed --ttl 3600 -- known_lookups "$1" "$2")"
+        echo "$round $3getattrs/s, converted, trusted: $(with converted speed --ttl 3600 -- getattrs "$1" "$2")"
     done
 }
-speed() { rates 3 "${SPEED_FILES:-15000}" 3; }
+speed() { rates "${SPEED_FILES:-15000}" 3 ""; }
 slow() {
-    echo "a back end of 10 ms:"
-    preload=$dir/slow.so rates 1 100 5
+    preload=$dir/slow.so rates 100 5 "10 ms, "
 }
 memory() {
     MEMORY_FILES=${MEMORY_FILES:-2000000}

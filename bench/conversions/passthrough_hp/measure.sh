@@ -5,7 +5,7 @@
 #
 # DIR has what run.sh built: original, converted, load and slow.so. SPEED_FILES (15,000) files are made in a tmpfs, a
 # thousand in each directory, and NAMES (2,000,000) hard links to as many files: both servers hold a descriptor for each
-# file. LD_LIBRARY_PATH leads to libfuse and libuvfs.
+# file. LD_LIBRARY_PATH leads to libfuse and libuvfs. ROUNDS (5) of each: medians.sh sums them up.
 set -euo pipefail
 # shellcheck source=bench/conversions/common.sh
 . "$(dirname "$0")/../common.sh"
@@ -18,19 +18,18 @@ served() { # SERVER DIRECTORY [option...] -- command...
     while [ "$1" != -- ]; do options+=("$1"); shift; done
     serve "$dir/$server" --foreground "${options[@]}" "$source/$below" "$mount" "$@"
 }
-speed() { # FILES ROUNDS SECONDS
-    local files=${1:-${SPEED_FILES:-15000}} rounds=${2:-3} seconds=${3:-3}
+speed() { # FILES SECONDS PREFIX
+    local files=${1:-${SPEED_FILES:-15000}} seconds=${2:-3} prefix=${3:-}
     make files "${SPEED_FILES:-15000}" 1000
     for ((round = 1; round <= rounds; round++)); do
         for server in original converted; do
-            echo "$round $server lookups/s: $(served $server files --nocache -- "$dir/load" "$mount" "$files" 2 "$seconds" lookup)"
-            echo "$round $server getattrs/s: $(served $server files -- "$dir/load" "$mount" "$((files < 1000 ? files : 1000))" 2 "$seconds" getattr)"
+            echo "$round $prefix$server lookups/s: $(served $server files --nocache -- "$dir/load" "$mount" "$files" 2 "$seconds" lookup)"
+            echo "$round $prefix$server getattrs/s: $(served $server files -- "$dir/load" "$mount" "$((files < 1000 ? files : 1000))" 2 "$seconds" getattr)"
         done
     done
 }
 slow() {
-    echo "a back end of 10 ms:"
-    preload=$dir/slow.so speed 100 1 5
+    preload=$dir/slow.so speed 100 5 "10 ms, "
 }
 memory() {
     MEMORY_FILES=${SPEED_FILES:-15000}

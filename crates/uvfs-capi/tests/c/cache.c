@@ -227,6 +227,11 @@ static void lookups(struct uvfs_superblock *sb)
 	IS(attr.size, 5);
 	attr.ino = 11;
 	IS(uvfs_refresh(sb, file, revision, &attr, 0), -EINVAL);
+	/* The type stays. */
+	attr.mode = S_IFDIR | 0600;
+	IS(uvfs_update(sb, file, &attr, UVFS_MODE), 0);
+	IS(uvfs_getattr(sb, file, &attr), 0);
+	IS(attr.mode, S_IFREG | 0600);
 	/* An inode without a name. */
 	struct uvfs_asked *asked;
 
@@ -238,12 +243,15 @@ static void lookups(struct uvfs_superblock *sb)
 	IS(uvfs_by_number(sb, 12, 0, NULL), -ENOENT);
 	IS(uvfs_ask(sb, &asked), 0);
 	IS(uvfs_found_number(sb, asked, NULL, 0, NULL), 0);
-	/* A hold outlives the client's lookups and the names. */
-	IS(uvfs_hold_node(sb, file, &data, &hold), 0);
-	CHECK(((struct data *)data)->ino == 10);
-	IS(uvfs_forget(sb, file, 3), 0);
+	/* The last of three lookups outlives the names. */
 	IS(uvfs_invalidate(sb, UVFS_ROOT, "file"), 0);
 	IS(uvfs_invalidate(sb, UVFS_ROOT, "same"), 0);
+	IS(uvfs_forget(sb, file, 2), 0);
+	IS(uvfs_getattr(sb, file, &attr), 0);
+	/* A hold outlives the client's lookups. */
+	IS(uvfs_hold_node(sb, file, &data, &hold), 0);
+	CHECK(((struct data *)data)->ino == 10);
+	IS(uvfs_forget(sb, file, 1), 0);
 	IS(uvfs_getattr(sb, file, &attr), 0);
 	before = atomic_load(&destroyed);
 	uvfs_put(hold);
