@@ -1,7 +1,7 @@
 //! `uvfs mount object:URL`: object stores, in a command that was built with the feature `object`.
 //!
-//! Such a mount has its own front end, on fuse3, because its requests wait for a network and not on threads. So there is no
-//! `.uvfs`, and what needs it is refused.
+//! Such a mount has its own front end, on fuse3, because its requests wait for a network and not on threads. Its `.uvfs` has
+//! figures only. Options of the other front end that would have no effect are refused.
 
 use anyhow::{Result, bail};
 
@@ -35,7 +35,8 @@ mod here {
 
     use anyhow::Context;
     use uvfs_drivers::tmpfs::amount;
-    use uvfs_object::{Location, MountedStore, ObjectOptions};
+    use uvfs_fuse::{Atime, Options, TransportKind};
+    use uvfs_object::{Flags, Location, MountedStore, ObjectOptions};
 
     use super::{Result, args, bail};
     use crate::options::{self, Ctl, Parsed};
@@ -55,6 +56,37 @@ mod here {
         amount(text).with_context(|| format!("{name}={text}: expected bytes, such as 8388608 or 8m"))
     }
 
+    /// Options that the front end of other mounts has.
+    fn refuse_what_has_no_effect(mount: &Options) -> Result<()> {
+        // Not what the environment says for all mounts.
+        let is_ring =
+            mount.transport == TransportKind::Uring && Options::default().transport != mount.transport;
+        let refused = [
+            (mount.sync || mount.dirsync, "sync and dirsync: each fsync and close publishes the file"),
+            (
+                mount.default_permissions == Some(false),
+                "nodefault_permissions: the kernel checks permissions",
+            ),
+            (is_ring, "transport=uring: requests come through /dev/fuse"),
+            (mount.passthrough, "passthrough=auto: there is no file that the kernel could read by itself"),
+            (!mount.prune, "noprune: the kernel is asked to prune if it can"),
+        ];
+        match refused.iter().find(|(is_given, _)| *is_given) {
+            Some((_, option)) => bail!("not for object stores: {option}"),
+            None => Ok(()),
+        }
+    }
+
+    fn flags(mount: &Options) -> Flags {
+        let atime = match mount.atime {
+            Atime::Relative => None,
+            Atime::Strict => Some("strictatime"),
+            Atime::Never => Some("noatime"),
+            Atime::NotDirectories => Some("nodiratime"),
+        };
+        Flags { suid: mount.suid, dev: mount.dev, noexec: !mount.exec, atime }
+    }
+
     fn options_of(parsed: Parsed) -> Result<ObjectOptions> {
         let Parsed { mount, ctl, memory, driver, auto_unmount } = parsed;
         if auto_unmount {
@@ -66,14 +98,17 @@ mod here {
         if mount.timeout.is_some() {
             bail!("timeout= is not for object stores: give ttl=");
         }
+        refuse_what_has_no_effect(&mount)?;
         let mut options = ObjectOptions {
             memory,
             read_only: mount.read_only,
             allow_other: mount.allow_other,
             control: ctl != Ctl::Off,
+            flags: flags(&mount),
             fsname: mount.fsname,
             ..ObjectOptions::default()
         };
+        let is_sized = options::has(&driver, "cache-size");
         for (name, value) in driver {
             match name {
                 "endpoint" => options.endpoint = Some(value),
@@ -90,6 +125,9 @@ mod here {
                 "read-ahead" => options.read_ahead = bytes(name, &value)?,
                 _ => bail!("option {name} is in the table but not understood"),
             }
+        }
+        if is_sized && options.cache_dir.is_none() {
+            bail!("cache-size= is for a mount with cache-dir=");
         }
         Ok(options)
     }
@@ -217,7 +255,15 @@ mod tests {
         let refused = |options: &str, url: &str| check(&with(options), url).expect_err("refused").to_string();
         assert!(refused("ttl=soon", "s3://b").contains("expected seconds"));
         assert!(refused("part-size=0", "s3://b").contains("at least one byte"));
+        assert!(refused("cache-size=1g", "s3://b").contains("cache-dir="));
         assert!(refused("timeout=1", "s3://b").contains("give ttl="));
+        for option in
+            ["sync", "dirsync", "nodefault_permissions", "transport=uring", "passthrough=auto", "noprune"]
+        {
+            let said = refused(option, "s3://b");
+            let name = option.split('=').next().expect("a name");
+            assert!(said.starts_with("not for object stores: ") && said.contains(name), "{said}");
+        }
         let secret = refused("", "s3://key:topsecret@b");
         assert!(secret.contains("may not carry credentials") && !secret.contains("topsecret"), "{secret}");
     }

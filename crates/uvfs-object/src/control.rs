@@ -44,6 +44,7 @@ fn text(figures: &ObjectFigures) -> String {
         ("calls/get", figures.gets),
         ("bytes_read", figures.bytes_read),
         ("calls_now", figures.running as u64),
+        ("rereads", figures.rereads),
         ("dentries", figures.names),
         ("lookups_held", figures.lookups),
         ("unshown_keys", figures.unshown_keys),

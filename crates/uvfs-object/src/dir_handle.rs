@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -53,6 +53,8 @@ fn index_of(offset: u64) -> usize {
 pub(crate) struct DirHandle {
     node: Node,
     fh: u64,
+    /// The kernel may keep the names that it had read, and has not asked for any yet.
+    keeps: AtomicBool,
     listing: Mutex<Option<Arc<DirListing>>>,
     /// Names of new files when the reader began; once the listing is at its end, those that it has not told.
     unlisted: Mutex<Unlisted>,
@@ -65,8 +67,15 @@ struct Unlisted {
 }
 
 impl DirHandle {
-    pub(crate) fn new(node: Node, fh: u64) -> Self {
-        Self { node, fh, listing: Mutex::default(), unlisted: Mutex::default() }
+    /// `keeps`: the kernel may keep the names that it had read.
+    pub(crate) fn new(node: Node, fh: u64, keeps: bool) -> Self {
+        let keeps = AtomicBool::new(keeps);
+        Self { node, fh, keeps, listing: Mutex::default(), unlisted: Mutex::default() }
+    }
+
+    /// Whether the kernel asks for names that it might have kept; true once.
+    pub(crate) fn is_reread(&self) -> bool {
+        self.keeps.swap(false, Relaxed)
     }
 
     pub(crate) fn node(&self) -> &Node {

@@ -61,5 +61,5 @@ mod writers;
 pub use location::{Location, LocationError};
 pub use mounted_store::{MountedStore, mount, mount_fs};
 pub use object_fs::{ObjectFigures, ObjectFs, ObjectHandle};
-pub use options::{DATA_DEFAULT, ObjectOptions};
+pub use options::{DATA_DEFAULT, Flags, ObjectOptions};
 pub use store::OpenError;

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use fuse3::MountOptions;
 use fuse3::raw::{MountHandle, Session};
 use parking_lot::{Condvar, Mutex};
-use rustix::mount::UnmountFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
 use tokio::runtime::Runtime;
 
 use crate::location::Location;
 use crate::object_fs::{ObjectFs, ObjectHandle};
-use crate::options::ObjectOptions;
+use crate::options::{Flags, ObjectOptions};
 use crate::store::{OpenError, Store};
 
 const WORKERS: usize = 2;
@@ -99,7 +99,7 @@ fn serve(
         .read_only(options.read_only)
         .default_permissions(true)
         .allow_other(options.allow_other)
-        .custom_options("subtype=uvfs");
+        .custom_options(if root { "subtype=uvfs".to_owned() } else { helpers(options.flags) });
     let session = Session::new(mount);
     let session = runtime.block_on(async {
         if root { session.mount(fs, dir).await } else { session.mount_with_unprivileged(fs, dir).await }
@@ -110,9 +110,37 @@ fn serve(
     let mut mounted =
         MountedStore { runtime: Some(runtime), handle, dir: dir.to_owned(), connection: 0, ended };
     mounted.wait_until_it_answers().map_err(failed)?;
+    if root {
+        set_flags(options, dir).map_err(failed)?;
+    }
     let device = rustix::fs::stat(dir).map_err(|error| failed(error.into()))?.st_dev;
     mounted.connection = rustix::fs::minor(device);
     Ok(mounted)
+}
+
+/// The options for fusermount3, which knows the flags by their words, and refuses `suid` and `dev` itself.
+fn helpers(flags: Flags) -> String {
+    let asked = [flags.suid.then_some("suid"), flags.dev.then_some("dev")].into_iter().flatten();
+    flags.words().chain(asked).fold("subtype=uvfs".to_owned(), |all, word| format!("{all},{word}"))
+}
+
+/// Set the mount's flags. fuse3 passes root's mount(2) only `ro`; so the flags are set before [`mount`] returns, and before
+/// anyone is told that the store is mounted.
+fn set_flags(options: &ObjectOptions, dir: &Path) -> io::Result<()> {
+    let bits = options.flags.words().fold(MountFlags::BIND, |bits, word| {
+        bits | match word {
+            "nosuid" => MountFlags::NOSUID,
+            "nodev" => MountFlags::NODEV,
+            "noexec" => MountFlags::NOEXEC,
+            "noatime" => MountFlags::NOATIME,
+            "nodiratime" => MountFlags::NODIRATIME,
+            "strictatime" => MountFlags::STRICTATIME,
+            _ => MountFlags::empty(),
+        }
+    });
+    // Flags that are not named are cleared.
+    let bits = if options.read_only { bits | MountFlags::RDONLY } else { bits };
+    Ok(rustix::mount::mount_remount(dir, bits, "")?)
 }
 
 /// Notes how the session ends.

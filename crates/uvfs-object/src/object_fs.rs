@@ -59,6 +59,8 @@ pub(crate) struct Core {
     next: AtomicU64,
     keeper: Mutex<Option<Balancer>>,
     control: Control,
+    /// See [`ObjectFigures::rereads`].
+    rereads: AtomicU64,
 }
 
 /// An object store as a file system for [`fuse3::raw::Session`].
@@ -85,6 +87,9 @@ pub struct ObjectFigures {
     pub limit: u64,
     /// LISTs, a page each, that the store has answered.
     pub lists: u64,
+    /// Open directories that the kernel has read here although it may keep the names that it had read: it has given them
+    /// up. Each is a LIST more.
+    pub rereads: u64,
     /// HEADs.
     pub heads: u64,
     /// GETs.
@@ -169,6 +174,7 @@ impl ObjectFs {
             next: AtomicU64::new(1),
             keeper: Mutex::default(),
             control: Control::new(options.control),
+            rereads: AtomicU64::new(0),
         })))
     }
 
@@ -193,6 +199,7 @@ impl Core {
             name_bytes: counters.bytes,
             limit: counters.limit,
             lists,
+            rereads: self.rereads.load(Relaxed),
             heads,
             gets,
             bytes_read,
@@ -315,14 +322,17 @@ impl Core {
         let node = self.tree.node(id)?;
         let state = node.data().dir().ok_or(libc::ENOTDIR)?;
         let read = state.read.load(Relaxed);
-        let keep = if read != 0 && !self.tree.left(read).is_zero() { KEEP_CACHE } else { 0 };
+        let keeps = read != 0 && !self.tree.left(read).is_zero();
         let fh = self.next.fetch_add(1, Relaxed);
-        self.dirs.lock().insert(fh, Arc::new(DirHandle::new(node, fh)));
-        Ok(ReplyOpen { fh, flags: CACHE_DIR | keep })
+        self.dirs.lock().insert(fh, Arc::new(DirHandle::new(node, fh, keeps)));
+        Ok(ReplyOpen { fh, flags: CACHE_DIR | if keeps { KEEP_CACHE } else { 0 } })
     }
 
     async fn entries(&self, fh: u64, offset: u64) -> std::result::Result<Entries, Failed> {
         let dir = self.dir_handle(fh)?;
+        if dir.is_reread() {
+            self.rereads.fetch_add(1, Relaxed);
+        }
         let _waits = self.tree.busy.enter(dir.node());
         let unlisted = || self.writers.unlisted(dir.node());
         dir.entries(&self.listings, self.tree.clone(), unlisted, offset).await

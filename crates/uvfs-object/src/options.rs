@@ -34,10 +34,36 @@ pub struct ObjectOptions {
     pub retries: usize,
     /// Let other users in.
     pub allow_other: bool,
+    /// What mount(8) shows and the kernel keeps to: `noexec`, `noatime` and so on. `nosuid` and `nodev` unless root asks
+    /// for `suid` and `dev`.
+    pub flags: Flags,
     /// `.uvfs` in the root, with figures.
     pub control: bool,
     /// The source that mount(8) and df(1) show; `None`: the URL.
     pub fsname: Option<String>,
+}
+
+/// Flags of a mount that are the kernel's affair alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// Set-id bits take effect. Only root may ask for it.
+    pub suid: bool,
+    /// Device nodes can be opened. Only root may ask for it.
+    pub dev: bool,
+    /// Files cannot be executed.
+    pub noexec: bool,
+    /// The option for access times other than `relatime`. The store has no access times.
+    pub atime: Option<&'static str>,
+}
+
+impl Flags {
+    /// As mount(8) has them.
+    pub(crate) fn words(&self) -> impl Iterator<Item = &'static str> {
+        let pick = |on: bool, word| on.then_some(word);
+        [pick(!self.suid, "nosuid"), pick(!self.dev, "nodev"), pick(self.noexec, "noexec"), self.atime]
+            .into_iter()
+            .flatten()
+    }
 }
 
 /// Bytes of data kept without [`ObjectOptions::memory`].
@@ -60,6 +86,7 @@ impl Default for ObjectOptions {
             call_timeout: Duration::from_secs(20),
             retries: 4,
             allow_other: false,
+            flags: Flags::default(),
             control: true,
             fsname: None,
         }

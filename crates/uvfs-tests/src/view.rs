@@ -23,7 +23,7 @@ pub const S_IFLNK: u32 = 0o120000;
 pub type SeenTime = (i64, u32);
 
 /// The result of `stat`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserView {
     /// Inode number: tells whether two views of one target show the same file.
     pub ino: u64,
@@ -150,7 +150,7 @@ impl From<()> for Outcome {
 
 /// The usual name of an error.
 pub fn errno_name(e: Errno) -> String {
-    const NAMES: [(Errno, &str); 25] = [
+    const NAMES: [(Errno, &str); 26] = [
         (Errno::PERM, "EPERM"),
         (Errno::NOENT, "ENOENT"),
         (Errno::IO, "EIO"),
@@ -176,6 +176,7 @@ pub fn errno_name(e: Errno) -> String {
         (Errno::NODATA, "ENODATA"),
         (Errno::STALE, "ESTALE"),
         (Errno::OPNOTSUPP, "EOPNOTSUPP"),
+        (Errno::ILSEQ, "EILSEQ"),
     ];
     let known = NAMES.iter().find(|(errno, _)| *errno == e);
     known.map_or_else(|| format!("errno {}", e.raw_os_error()), |(_, name)| (*name).into())

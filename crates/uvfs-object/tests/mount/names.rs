@@ -29,7 +29,18 @@ fn walk(dir: &Path, found: &mut BTreeSet<String>, root: &Path) {
     }
 }
 
+/// Runs a test until the kernel has kept all names that it had read: it may give them up at any time, as for another
+/// program's write to drop_caches, and then asks again. `test` checks that each such question is at most one LIST, and
+/// returns [`ObjectFigures::rereads`](uvfs_object::ObjectFigures).
+fn until_the_kernel_keeps_names(test: fn() -> u64) {
+    assert!((0..8).any(|_| test() == 0), "the kernel has given up names in each run");
+}
+
 pub fn find() {
+    until_the_kernel_keeps_names(find_twice);
+}
+
+fn find_twice() -> u64 {
     const DIRS: usize = 20;
     let keys: BTreeSet<String> = (0..10_000).map(|n| format!("d{:02}/f{n:05}", n % DIRS)).collect();
     let mount = Fixture::of(|bucket| keys.iter().for_each(|key| bucket.put(key, key.clone())), &options());
@@ -44,7 +55,9 @@ pub fn find() {
         assert!(!mount.path(&format!("d{:02}/absent{n}", n % DIRS)).exists());
     }
     let requests = mount.bucket().take_requests();
-    assert_eq!((requests.lists, requests.heads, requests.gets), (1 + DIRS as u64, 0, 0));
+    let rereads = mount.handle().figures().rereads;
+    assert_eq!((requests.lists, requests.heads, requests.gets), (1 + DIRS as u64 + rereads, 0, 0));
+    rereads
 }
 
 pub fn cold() {
@@ -280,6 +293,10 @@ pub fn evicted() {
 }
 
 pub fn walks() {
+    until_the_kernel_keeps_names(walk_thrice);
+}
+
+fn walk_thrice() -> u64 {
     const DIRS: usize = 60;
     let keys: BTreeSet<String> = (0..DIRS)
         .flat_map(|d| (0..40).map(move |f| format!("t/d{d:02}/f{f:02}")))
@@ -299,13 +316,15 @@ pub fn walks() {
     // Directories that were told ahead are complete: absent names cost nothing, and a second walk neither.
     assert!((0..DIRS).all(|d| !mount.path(&format!("t/d{d:02}/absent")).exists()));
     assert_eq!(found(), keys);
-    assert_eq!(mount.bucket().take_requests().lists, 0);
+    let rereads = mount.handle().figures().rereads;
+    assert!(mount.bucket().take_requests().lists <= rereads);
     // It is believed for the TTL and no longer.
     mount.bucket().put("t/d50/new", "x");
     mount.bucket().remove("t/d51/f00");
     mount.handle().advance_clock(61_000);
     let now = found();
     assert!(now.contains("t/d50/new") && !now.contains("t/d51/f00") && now.len() == keys.len());
+    rereads
 }
 
 pub fn large_walk() {

@@ -1,10 +1,12 @@
 //! `uvfs-tests lockstep`: the same random operations in two directories must have the same results.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
 use super::hunt::{Hunt, HuntArgs};
+use super::object_store::{self, Reduced};
 use super::{Mismatch, Pair, Watch, seeds};
 use crate::generate::Mix;
 use crate::harness::Verdicts;
@@ -38,6 +40,9 @@ pub struct LockstepArgs {
     /// Leave out extended attributes.
     #[arg(long)]
     no_xattrs: bool,
+    /// Only what a mount of an object store promises. Prints how often it refused something, as its README says.
+    #[arg(long)]
+    object_store: bool,
 }
 
 /// Runs the suite.
@@ -46,6 +51,11 @@ pub struct LockstepArgs {
 /// If the targets cannot be used.
 pub fn run(args: &LockstepArgs, verdicts: &mut Verdicts) -> Result<()> {
     let plan = |seed: u64| {
+        if args.object_store {
+            // No times are compared, so no clock has to tick.
+            let each_step = !seed.is_multiple_of(4);
+            return (object_store::MIX, Watch { each_step, ticks: false, tree_every: 50, trace: false });
+        }
         let mix = Mix {
             users: !args.root_only,
             holes: seed.is_multiple_of(2),
@@ -55,21 +65,38 @@ pub fn run(args: &LockstepArgs, verdicts: &mut Verdicts) -> Result<()> {
         let each_step = !seed.is_multiple_of(4);
         (mix, Watch { each_step, ticks: true, tree_every: 250, trace: false })
     };
-    let mut runs = 0;
+    let (mut runs, mut refused) = (0, BTreeMap::new());
     let mut pair = |steps: &[TestStep], watch: Watch| {
         runs += 1;
-        compare(args, runs, steps, watch)
+        compare(args, runs, (steps, watch), &mut refused)
     };
-    let again = format!("lockstep --a {} --b {}", args.a, args.b);
-    let mut hunt = Hunt { name: "lockstep", again, ops: args.ops, plan: &plan, run: &mut pair };
-    hunt.run(&args.hunt, args.seeds, verdicts)
+    let (reduce, option): (fn(_) -> _, _) =
+        if args.object_store { (object_store::reduce, " --object-store") } else { (|steps| steps, "") };
+    let again = format!("lockstep --a {} --b {}{option}", args.a, args.b);
+    let mut hunt = Hunt { name: "lockstep", again, ops: args.ops, plan: &plan, reduce, run: &mut pair };
+    hunt.run(&args.hunt, args.seeds, verdicts)?;
+    refused.iter().for_each(|(name, times)| println!("refused: {name}: {times} times"));
+    Ok(())
 }
 
-fn compare(args: &LockstepArgs, run: u64, steps: &[TestStep], watch: Watch) -> Result<Option<Mismatch>> {
+fn compare(
+    args: &LockstepArgs,
+    run: u64,
+    (steps, watch): (&[TestStep], Watch),
+    refused: &mut BTreeMap<&'static str, u64>,
+) -> Result<Option<Mismatch>> {
     let (a, dir_a) = side(&args.a, run)?;
     let (b, dir_b) = side(&args.b, run)?;
-    let mut pair = Pair { a, b };
+    let mut pair = if args.object_store {
+        let pair = Pair::new(Box::new(Reduced::new(a)), Box::new(Reduced::new(b)));
+        Pair { refusal: object_store::refusal, ..pair }
+    } else {
+        Pair::new(a, b)
+    };
     let result = pair.run(steps, watch);
+    for (name, times) in std::mem::take(&mut pair.refused) {
+        *refused.entry(name).or_default() += times;
+    }
     drop(pair);
     for dir in [dir_a, dir_b].into_iter().flatten() {
         std::fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;

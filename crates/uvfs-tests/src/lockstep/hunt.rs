@@ -39,6 +39,8 @@ pub struct Hunt<'a> {
     pub ops: usize,
     /// Which operations a seed has, and how closely its run is observed.
     pub plan: &'a dyn Fn(u64) -> (Mix, Watch),
+    /// The operations of a list that the targets promise.
+    pub reduce: fn(Vec<TestStep>) -> Vec<TestStep>,
     /// Runs operations on both targets.
     pub run: Run<'a>,
 }
@@ -76,7 +78,7 @@ impl Hunt<'_> {
     fn one(&mut self, seed: u64, args: &HuntArgs) -> Result<bool> {
         let (mix, watch) = (self.plan)(seed);
         let watch = Watch { trace: args.trace, ..watch };
-        let steps = generate(seed, self.ops, mix);
+        let steps = (self.reduce)(generate(seed, self.ops, mix));
         let Some(found) = (self.run)(&steps, watch)? else { return Ok(true) };
         println!("seed {seed}: DIFFERENT at operation {}: {}", found.at, found.what);
         let tail = found.at.saturating_sub(8);

@@ -5,6 +5,7 @@
 
 pub mod command;
 pub mod hunt;
+pub mod object_store;
 mod shrink;
 
 use std::collections::BTreeMap;
@@ -49,6 +50,17 @@ pub struct Pair<'a> {
     pub a: Box<dyn Side + 'a>,
     /// The second, which is right.
     pub b: Box<dyn Side + 'a>,
+    /// Names an answer of the first side that refuses an operation, as its documents say. The second side then does not do it.
+    pub refusal: fn(&FileOp, &Outcome) -> Option<&'static str>,
+    /// Refusals so far, by name.
+    pub refused: BTreeMap<&'static str, u64>,
+}
+
+impl<'a> Pair<'a> {
+    /// Two targets of which neither refuses anything.
+    pub fn new(a: Box<dyn Side + 'a>, b: Box<dyn Side + 'a>) -> Self {
+        Self { a, b, refusal: |_, _| None, refused: BTreeMap::new() }
+    }
 }
 
 impl Pair<'_> {
@@ -89,7 +101,14 @@ impl Pair<'_> {
                 wait_for_tick();
             }
         }
-        let (a, b) = (self.a.apply(step), self.b.apply(step));
+        let a = self.a.apply(step);
+        let refused = (self.refusal)(&step.op, &a);
+        let b = if let Some(name) = refused {
+            *self.refused.entry(name).or_default() += 1;
+            Outcome::Unspecified
+        } else {
+            self.b.apply(step)
+        };
         if watch.trace {
             println!("{at:5} {:?} {:?}\n        {a:?} / {b:?}", step.who, step.op);
         }

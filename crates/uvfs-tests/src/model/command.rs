@@ -34,10 +34,11 @@ pub fn run(args: &ModelArgs, verdicts: &mut Verdicts) -> Result<()> {
     };
     let mut compare = |steps: &[TestStep], watch: Watch| {
         let vfs = new_vfs().context("cannot make a tmpfs")?;
-        let mut pair = Pair { a: Box::new(InProcess::new(&vfs)), b: Box::new(Model::new(HABITS)) };
+        let mut pair = Pair::new(Box::new(InProcess::new(&vfs)), Box::new(Model::new(HABITS)));
         pair.run(steps, watch)
     };
     let again = "model".to_owned();
-    let mut hunt = Hunt { name: "model", again, ops: args.ops, plan: &plan, run: &mut compare };
+    let mut hunt =
+        Hunt { name: "model", again, ops: args.ops, plan: &plan, reduce: |steps| steps, run: &mut compare };
     hunt.run(&args.hunt, args.seeds, verdicts)
 }
