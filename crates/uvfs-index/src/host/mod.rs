@@ -29,8 +29,8 @@ use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 use uvfs_drivers::watch::DirectoryMarks;
 
-pub(crate) use self::covers::Cover;
 use self::covers::Covers;
+pub(crate) use self::covers::{Cover, Covered};
 pub(crate) use self::reach::Way;
 use crate::snapshot::RootIdentity;
 use crate::table::{FileFacts, HostHandle};
@@ -213,8 +213,8 @@ impl HostTree {
     ///
     /// # Errors
     /// Of reading the table of mounts.
-    pub(crate) fn covers(&self) -> Result<Arc<[Cover]>, Errno> {
-        self.covers.of(self.seen())
+    pub(crate) fn covers(&self) -> Result<Arc<Covered>, Errno> {
+        self.covers.of(self.seen()).map(Arc::new)
     }
 
     /// The identity of the root, the same in another run.
@@ -277,6 +277,11 @@ impl HostTree {
             found.handle = Some(sys::handle(fd.as_fd())?);
         }
         Ok(Some(found))
+    }
+
+    /// Whether a name leads to another file system.
+    pub(crate) fn is_foreign(&self, found: &FoundName) -> bool {
+        found.facts.dev != self.facts.dev
     }
 
     /// The attributes of a name.

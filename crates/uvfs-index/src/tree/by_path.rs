@@ -340,7 +340,8 @@ impl Shared {
     pub(super) fn look_at_mount(&self, path: &[u8], last: &mut LastDir) -> Result<(), Stop> {
         let place = {
             let table = &mut self.content.write().table;
-            let Some((_, Some(at))) = table.name_at(path) else { return Ok(()) };
+            // A directory on the path may have been renamed since. Then the last one that is there stands for all below.
+            let at = table.nearest_name(path);
             table.is_replaced(at);
             let (dir, name) = table.place(at);
             table.handle(dir).map(|dir| (dir.clone(), name.to_vec()))
@@ -349,6 +350,31 @@ impl Shared {
             Some((dir, name)) => self.look_at_name(&dir, &name, last),
             None => Ok(()),
         }
+    }
+
+    /// At each name that leads to another file system. By path, a look may have shown a mount that no question has seen, or
+    /// that got another path since.
+    pub(super) fn look_at_foreign(&self, last: &mut LastDir) -> Result<(), Stop> {
+        if !self.host.is_by_path() {
+            return Ok(());
+        }
+        let names: Vec<(HostHandle, Vec<u8>, u64)> = {
+            let table = &self.content.read().table;
+            let names = table.foreign_names().map(|(dir, name, file)| (table.handle(dir), name, file));
+            names
+                .filter_map(|(dir, name, file)| Some((dir?.clone(), name.to_vec(), table.facts(file).ino)))
+                .collect()
+        };
+        for (dir, name, ino) in names {
+            // The mount that was seen has no change here.
+            let looks = self.open_patiently(&dir).and_then(|fd| self.host.look(fd.as_fd(), &name));
+            if !looks.is_ok_and(|found| {
+                found.is_some_and(|found| self.host.is_foreign(&found) && found.facts.ino == ino)
+            }) {
+                self.look_at_name(&dir, &name, last)?;
+            }
+        }
+        Ok(())
     }
 
     /// Another name of a file that has just lost one: its link count has changed.

@@ -289,6 +289,7 @@ impl Shared {
             Report::Unsure(dir, name) => self.look_at_unsure(dir, name, last),
             Report::Unread(dir) => self.read_again(dir),
             Report::Mount(path) => self.look_at_mount(path, last),
+            Report::Foreign => self.look_at_foreign(last),
         });
         *last = None;
         outcome?;
