@@ -55,7 +55,6 @@ mod search;
 mod unread;
 mod worker;
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -66,7 +65,7 @@ use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use rustix::io::Errno;
 use uvfs_drivers::watch::{WatchRefused, Watcher};
 
-use self::by_path::{Missed, Objects};
+use self::by_path::{AllMissed, Objects};
 use self::narrow::NarrowTree;
 use self::search::SearchedTree;
 use self::unread::Unread;
@@ -249,7 +248,7 @@ struct Shared {
     /// The number of the worker's own last report: up to there, `done` stays behind. Only the worker uses it.
     owed: AtomicU64,
     /// Directories that were not found, and how often. Only the worker uses it.
-    missed: Mutex<HashMap<HostHandle, Missed>>,
+    missed: Mutex<AllMissed>,
     /// The mounts inside the tree at the last question.
     mounts: Mutex<Arc<Covered>>,
     snapshot: Option<Arc<SnapshotFile>>,

@@ -197,6 +197,77 @@ fn an_error_that_passes_leaves_no_gap() {
     assert_eq!(tree.figures().unread, (0, None));
 }
 
+/// A test in a process of its own, which may be short of descriptors.
+fn in_another_process(test: &str) -> bool {
+    const CHILD: &str = "UVFS_INDEX_TEST_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        return true;
+    }
+    let program = std::env::current_exe().expect("this program");
+    let mut child = std::process::Command::new(program);
+    let ended =
+        child.args(["--exact", &format!("tree::tests::{test}"), "--nocapture"]).env(CHILD, "1").output();
+    let ended = ended.expect("a process");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success() && ended.stdout.windows(8).any(|word| word == b"1 passed"), "{said}");
+    false
+}
+
+/// Calls `act` while this process can open nothing.
+fn without_descriptors(act: impl FnOnce()) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let before = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(64), maximum: before.maximum }).expect("a limit");
+    let fill: Vec<fs::File> = std::iter::from_fn(|| fs::File::open("/dev/null").ok()).collect();
+    act();
+    drop(fill);
+    setrlimit(Resource::Nofile, before).expect("a limit");
+}
+
+#[test]
+fn a_file_that_cannot_be_opened_for_a_while_is_looked_at_again() {
+    if !in_another_process("a_file_that_cannot_be_opened_for_a_while_is_looked_at_again") {
+        return;
+    }
+    let Some((dir, tree)) = followed() else { return };
+    let file = fs::File::create(dir.path().join("f")).expect("a file");
+    of_index(&tree);
+    without_descriptors(|| {
+        std::io::Write::write_all(&mut &file, b"text").expect("write");
+        tree.watcher.drain();
+        let wanted = tree.shared.queue.put_in();
+        while *tree.shared.done.lock() < wanted && tree.shared.missed.lock().is_empty() {
+            std::thread::yield_now();
+        }
+    });
+    assert_eq!(of_index(&tree), of_host(dir.path()));
+    assert_eq!(tree.figures().unread, (0, None));
+}
+
+#[test]
+fn a_name_whose_directory_cannot_be_opened_for_a_while_stays() {
+    if !in_another_process("a_name_whose_directory_cannot_be_opened_for_a_while_stays") {
+        return;
+    }
+    let Some((dir, tree)) = followed() else { return };
+    fs::write(dir.path().join("f"), "text").expect("write");
+    fs::hard_link(dir.path().join("f"), dir.path().join("g")).expect("link");
+    of_index(&tree);
+    let has_both = || {
+        let table = &tree.shared.content.read().table;
+        table.walk(b"f").is_some() && table.walk(b"g").is_some()
+    };
+    let file = tree.shared.content.read().table.walk(b"f").expect("known");
+    let mut stays = false;
+    without_descriptors(|| {
+        tree.shared.look_at_links(file).expect("goes on");
+        stays = has_both();
+    });
+    assert!(stays);
+    assert_eq!(of_index(&tree), of_host(dir.path()));
+    assert_eq!(tree.figures().unread, (0, None));
+}
+
 /// The end of a mount inside the tree is a change: users see other names there than at the time of the clock.
 #[test]
 fn a_mount_that_comes_or_goes_is_a_change() {
