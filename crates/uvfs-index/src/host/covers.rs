@@ -6,7 +6,8 @@
 //! The table of mounts is read for each question: a rename above a mount changes its path there, and the kernel does not
 //! tell that. It does tell mounts and their ends, by poll(2). A mount that ended before the question, or was replaced by one with
 //! the same number, is noticed by that. Reading the table asks no file system anything, so a dead server blocks
-//! nobody. It takes 0.05 ms with 30 mounts, and MEASURED ms with 1,000. The mutex is a leaf.
+//! nobody. It takes 0.05 ms with 30 mounts, 1.7 ms with 1,000 elsewhere, and 7.6 ms with 1,000 inside the tree. The mutex
+//! is a leaf.
 
 use std::collections::HashMap;
 use std::fs::File;

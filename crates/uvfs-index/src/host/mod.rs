@@ -337,6 +337,12 @@ fn handle_if_any(handle: Result<HostHandle, Errno>) -> Result<Option<HostHandle>
     }
 }
 
+/// Whether each mount has a number that no other one gets: from Linux 6.8.
+#[cfg(test)]
+pub(crate) fn has_mount_numbers() -> bool {
+    sys::mount_numbers().is_ok_and(|numbers| !numbers.is_empty())
+}
+
 /// Whether a path leads to a root. A look that failed for lack of memory proves nothing.
 fn leads_to(root: &FileFacts, path: Result<FileFacts, Errno>, known: Result<FileFacts, Errno>) -> bool {
     let same = path.map_or_else(is_shortage, |path| (path.ino, path.dev) == (root.ino, root.dev));

@@ -268,6 +268,38 @@ fn a_name_whose_directory_cannot_be_opened_for_a_while_stays() {
     assert_eq!(tree.figures().unread, (0, None));
 }
 
+/// The mark is on the whole file system, so it does not matter by which name a file was opened.
+#[test]
+fn writes_by_a_descriptor_from_outside_the_tree_are_seen() {
+    use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat};
+    use std::os::fd::AsRawFd;
+    let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir(at("tree")).expect("mkdir");
+    let tree = match IndexedTree::start(&at("tree"), TreeLimits::default()) {
+        Ok(tree) => tree,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    let linked = fs::File::create(at("outside")).expect("a file");
+    fs::hard_link(at("outside"), at("tree/f")).expect("link");
+    assert_eq!(of_index(&tree), of_host(&at("tree")));
+    fs::remove_file(at("outside")).expect("unlink");
+    assert_eq!(of_index(&tree), of_host(&at("tree")), "one name less");
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let nameless = fs::File::from(openat(CWD, dir.path(), flags, Mode::RWXU).expect("O_TMPFILE"));
+    let itself = format!("/proc/self/fd/{}", nameless.as_raw_fd());
+    linkat(CWD, itself, CWD, at("tree/g"), AtFlags::SYMLINK_FOLLOW).expect("link");
+    for mut file in [&linked, &nameless] {
+        assert_eq!(of_index(&tree), of_host(&at("tree")));
+        std::io::Write::write_all(&mut file, b"text").expect("write");
+        assert_eq!(of_index(&tree), of_host(&at("tree")), "written");
+        file.set_len(1).expect("truncate");
+        assert_eq!(of_index(&tree), of_host(&at("tree")), "cut off");
+        file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("chmod");
+        assert_eq!(of_index(&tree), of_host(&at("tree")), "chmod");
+    }
+}
+
 /// The end of a mount inside the tree is a change: users see other names there than at the time of the clock.
 #[test]
 fn a_mount_that_comes_or_goes_is_a_change() {
@@ -292,7 +324,9 @@ fn a_mount_that_comes_or_goes_is_a_change() {
     let (gone, went) = listed(mounted, b"");
     let below = listed(mounted, b"d/m/below").1;
     let place = Some(vec![("d/m".to_owned(), true)]);
-    assert_eq!((came, again), (place.clone(), Some(Vec::new())));
+    assert_eq!(came, place);
+    // Before Linux 6.8, a mount of another test counts as a change, too.
+    assert!(again == Some(Vec::new()) || !crate::host::has_mount_numbers(), "{again:?}");
     assert_eq!((went, below), (place.clone(), place));
     assert_eq!(listed(gone, b"").1, Some(Vec::new()));
 }

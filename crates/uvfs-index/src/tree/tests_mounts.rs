@@ -178,6 +178,10 @@ fn a_mount_that_is_replaced_between_two_questions_is_a_change() {
         let Some(_second) = Mounted::at(at("d/m"), Some(at("two"))) else { return };
         let (clock, replaced) = listed(clock);
         assert_eq!(replaced, [(b"d/m".to_vec(), true)], "{by_path}");
+        if !crate::host::has_mount_numbers() {
+            eprintln!("skipped: a mount elsewhere counts as a change before Linux 6.8");
+            continue;
+        }
         // A mount elsewhere is no change of this one.
         fs::create_dir(at("one/elsewhere")).expect("mkdir");
         let (clock, _) = listed(clock);
