@@ -36,6 +36,8 @@ pub(crate) enum Report {
     Unread(HostHandle),
     /// At a path on which another file system was mounted, or no longer is.
     Mount(Box<[u8]>),
+    /// At all names that lead to other file systems.
+    Foreign,
 }
 
 /// The work of the worker.

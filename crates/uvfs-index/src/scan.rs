@@ -98,17 +98,12 @@ struct ToRead {
 /// Whether an error of a look at the host may be over soon: what was looked at is being changed, or the system is short
 /// of something.
 pub(crate) fn passes(errno: Errno) -> bool {
-    matches!(
-        errno,
-        Errno::STALE
-            | Errno::NOENT
-            | Errno::AGAIN
-            | Errno::INTR
-            | Errno::NOMEM
-            | Errno::NFILE
-            | Errno::MFILE
-            | Errno::BUSY
-    )
+    matches!(errno, Errno::STALE | Errno::NOENT | Errno::AGAIN) || is_shortage(errno)
+}
+
+/// Whether an error says nothing about what was looked at: the system is short of something, or the call was interrupted.
+pub(crate) fn is_shortage(errno: Errno) -> bool {
+    matches!(errno, Errno::INTR | Errno::NOMEM | Errno::NFILE | Errno::MFILE | Errno::BUSY)
 }
 
 /// Numbers of readings that have several parts.

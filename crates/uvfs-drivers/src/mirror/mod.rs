@@ -68,7 +68,7 @@ use uvfs_cache::{Cache, InodeId};
 
 pub use coherence::DEFAULT_TTL;
 pub use identity::FileHandle;
-pub use mounts::mounted_inside;
+pub use mounts::{MountInside, mounted_inside};
 pub use owners::{OwnerKind, OwnerNames, Owners};
 pub use perms::Perms;
 pub use submounts::Submounts;

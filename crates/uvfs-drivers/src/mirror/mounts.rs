@@ -43,17 +43,28 @@ pub(super) fn all() -> Result<Vec<Mount>> {
     Ok(text.split(|&byte| byte == b'\n').filter_map(parse).collect())
 }
 
-/// The directories and files inside `source` of the mount `on` that another mount covers: their paths below it, and the
-/// device number that is seen there. Mounts on those are left out.
+/// A directory or file inside a mount that another mount covers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountInside {
+    /// Its path below the source.
+    pub path: PathBuf,
+    /// The device number that is seen there.
+    pub dev: u64,
+    /// The number of the mount that is seen there. The kernel gives it to another one after this mount's end.
+    pub id: u64,
+}
+
+/// The directories and files inside `source` of the mount `on` that another mount covers. Mounts on those are left out.
 ///
 /// # Errors
 /// Of reading the table of mounts.
-pub fn mounted_inside(on: u64, source: &Path) -> Result<Vec<(PathBuf, u64)>> {
+pub fn mounted_inside(on: u64, source: &Path) -> Result<Vec<MountInside>> {
     let direct = inside(&all()?, on, source).into_iter().filter(|(_, under)| *under == on);
     let shown = direct.filter_map(|(mount, _)| {
         let (major, minor) = mount.dev.split_once(':')?;
         let dev = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
-        Some((mount.point.strip_prefix(source).ok()?.to_owned(), dev))
+        let path = mount.point.strip_prefix(source).ok()?.to_owned();
+        Some(MountInside { path, dev, id: mount.id })
     });
     Ok(shown.collect())
 }

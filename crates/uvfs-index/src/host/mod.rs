@@ -29,9 +29,10 @@ use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 use uvfs_drivers::watch::DirectoryMarks;
 
-pub(crate) use self::covers::Cover;
 use self::covers::Covers;
+pub(crate) use self::covers::{Cover, Covered};
 pub(crate) use self::reach::Way;
+use crate::scan::is_shortage;
 use crate::snapshot::RootIdentity;
 use crate::table::{FileFacts, HostHandle};
 
@@ -213,8 +214,8 @@ impl HostTree {
     ///
     /// # Errors
     /// Of reading the table of mounts.
-    pub(crate) fn covers(&self) -> Result<Arc<[Cover]>, Errno> {
-        self.covers.of(self.seen())
+    pub(crate) fn covers(&self) -> Result<Arc<Covered>, Errno> {
+        self.covers.of(self.seen()).map(Arc::new)
     }
 
     /// The identity of the root, the same in another run.
@@ -226,9 +227,7 @@ impl HostTree {
     /// Whether the path still leads to the root: it may have been renamed, unmounted or mounted over.
     pub(crate) fn is_there(&self) -> bool {
         let now = statx(CWD, &self.path, AtFlags::NO_AUTOMOUNT, StatxFlags::BASIC_STATS);
-        let known = self.root_facts();
-        let same = |now: &Statx| facts(now).ino == self.facts.ino && facts(now).dev == self.facts.dev;
-        now.is_ok_and(|now| same(&now)) && known.is_ok_and(|known| known.nlink > 0)
+        leads_to(&self.facts, now.map(|now| facts(&now)), self.root_facts())
     }
 
     /// Opens a file for looks only, by its handle; a directory by its path where that is the way.
@@ -258,11 +257,8 @@ impl HostTree {
         if !facts.is_dir() {
             if self.is_by_path() {
                 let name = CString::new(name).map_err(|_| Errno::INVAL)?;
-                match sys::handle_at(dir, &name) {
-                    Err(Errno::NOENT) => return Err(Errno::AGAIN),
-                    // Without a handle, changes through a former name are not seen.
-                    handle => found.object = handle.ok().map(|handle| self.object(&handle)),
-                }
+                let handle = handle_if_any(sys::handle_at(dir, &name))?;
+                found.object = handle.map(|handle| self.object(&handle));
             }
             return Ok(Some(found));
         }
@@ -277,6 +273,11 @@ impl HostTree {
             found.handle = Some(sys::handle(fd.as_fd())?);
         }
         Ok(Some(found))
+    }
+
+    /// Whether a name leads to another file system.
+    pub(crate) fn is_foreign(&self, found: &FoundName) -> bool {
+        found.facts.dev != self.facts.dev
     }
 
     /// The attributes of a name.
@@ -322,6 +323,32 @@ impl HostTree {
     }
 }
 
+/// The handle of a name that was seen a moment ago; nothing if the file has none. Then changes through a former name are not
+/// noticed.
+///
+/// # Errors
+/// EAGAIN if the name changed at that moment. Others say nothing about the file.
+fn handle_if_any(handle: Result<HostHandle, Errno>) -> Result<Option<HostHandle>, Errno> {
+    match handle {
+        Ok(handle) => Ok(Some(handle)),
+        Err(Errno::OPNOTSUPP | Errno::OVERFLOW) => Ok(None),
+        Err(Errno::NOENT) => Err(Errno::AGAIN),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Whether each mount has a number that no other one gets: from Linux 6.8.
+#[cfg(test)]
+pub(crate) fn has_mount_numbers() -> bool {
+    sys::mount_numbers().is_ok_and(|numbers| !numbers.is_empty())
+}
+
+/// Whether a path leads to a root. A look that failed for lack of memory proves nothing.
+fn leads_to(root: &FileFacts, path: Result<FileFacts, Errno>, known: Result<FileFacts, Errno>) -> bool {
+    let same = path.map_or_else(is_shortage, |path| (path.ino, path.dev) == (root.ino, root.dev));
+    same && known.map_or_else(is_shortage, |known| known.nlink > 0)
+}
+
 /// The path of an open directory, as it is now.
 fn directory(fd: BorrowedFd<'_>) -> Result<PathBuf, Errno> {
     use std::os::fd::AsRawFd;
@@ -347,4 +374,32 @@ pub(crate) fn list(dir: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<Vec<List
         }
     }
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORTAGES: [Errno; 4] = [Errno::NOMEM, Errno::NFILE, Errno::MFILE, Errno::INTR];
+
+    /// Else writes through a former name of the file would not be noticed from then on.
+    #[test]
+    fn a_lack_of_memory_or_descriptors_does_not_mean_that_a_file_has_no_handle() {
+        for errno in SHORTAGES {
+            assert_eq!(handle_if_any(Err(errno)), Err(errno));
+        }
+        assert_eq!(handle_if_any(Err(Errno::OPNOTSUPP)), Ok(None));
+        assert_eq!(handle_if_any(Err(Errno::NOENT)), Err(Errno::AGAIN));
+    }
+
+    #[test]
+    fn a_lack_of_memory_does_not_mean_that_the_path_leads_elsewhere() {
+        let root = FileFacts { ino: 1, dev: 2, nlink: 2, ..FileFacts::default() };
+        for errno in SHORTAGES {
+            assert!(leads_to(&root, Err(errno), Ok(root)) && leads_to(&root, Ok(root), Err(errno)));
+        }
+        let (other, removed) = (FileFacts { ino: 3, ..root }, FileFacts { nlink: 0, ..root });
+        assert!(!leads_to(&root, Ok(other), Ok(root)) && !leads_to(&root, Ok(root), Ok(removed)));
+        assert!(!leads_to(&root, Err(Errno::NOENT), Ok(root)));
+    }
 }

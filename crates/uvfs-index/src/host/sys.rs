@@ -1,6 +1,7 @@
-//! System calls without a safe wrapper: file handles, and a mount of one's own. Safe from outside.
+//! System calls without a safe wrapper: file handles, a mount of one's own, and the numbers of mounts. Safe from outside.
 #![allow(unsafe_code)]
 
+use std::collections::HashMap;
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -124,4 +125,75 @@ pub(super) fn make_private(mount: BorrowedFd<'_>) -> Result<(), Errno> {
         )
     };
     if done == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// System calls of Linux 6.8, which libc has not for each processor. Their numbers are the same for all but Alpha.
+const SYS_STATMOUNT: libc::c_long = 457;
+const SYS_LISTMOUNT: libc::c_long = 458;
+
+/// `struct mnt_id_req`.
+#[repr(C)]
+struct MountRequest {
+    size: u32,
+    spare: u32,
+    mount: u64,
+    param: u64,
+}
+
+impl MountRequest {
+    fn new(mount: u64, param: u64) -> Self {
+        Self { size: size_of::<Self>() as u32, spare: 0, mount, param }
+    }
+}
+
+/// The lasting number of each mount that this process sees, by the number that it has in the table of mounts, which is given
+/// again. Empty where the kernel has none (before Linux 6.8).
+pub(super) fn mount_numbers() -> Result<HashMap<u64, u64>, Errno> {
+    /// `LSMT_ROOT`.
+    const ALL: u64 = u64::MAX;
+    let (mut numbers, mut last, mut room) = (HashMap::new(), 0, [0u64; 512]);
+    loop {
+        let request = MountRequest::new(ALL, last);
+        // SAFETY: a request with its size, and room for so many numbers.
+        let count = unsafe {
+            libc::syscall(SYS_LISTMOUNT, std::ptr::from_ref(&request), room.as_mut_ptr(), room.len(), 0)
+        };
+        match (usize::try_from(count), last_error()) {
+            (Ok(count), _) => {
+                for lasting in &room[..count.min(room.len())] {
+                    // One that ended meanwhile has none.
+                    if let Some(number) = number_in_table(*lasting)? {
+                        numbers.insert(number, *lasting);
+                    }
+                    last = *lasting;
+                }
+                if count < room.len() {
+                    return Ok(numbers);
+                }
+            }
+            (Err(_), Errno::NOSYS | Errno::PERM) => return Ok(HashMap::new()),
+            (Err(_), errno) => return Err(errno),
+        }
+    }
+}
+
+/// The number in the table of mounts of the mount with this lasting number.
+fn number_in_table(lasting: u64) -> Result<Option<u64>, Errno> {
+    /// `STATMOUNT_MNT_BASIC`.
+    const BASIC: u64 = 2;
+    // `struct statmount`, whose `mnt_id_old` is the lower half of the word at 7 in memory.
+    let mut mount = [0u64; 64];
+    let request = MountRequest::new(lasting, BASIC);
+    // SAFETY: a request with its size, and room for so many bytes.
+    let done = unsafe {
+        libc::syscall(SYS_STATMOUNT, std::ptr::from_ref(&request), mount.as_mut_ptr(), size_of_val(&mount), 0)
+    };
+    match (done, last_error()) {
+        (0, _) => {
+            let [a, b, c, d, ..] = mount[7].to_ne_bytes();
+            Ok(Some(u32::from_ne_bytes([a, b, c, d]).into()))
+        }
+        (_, Errno::NOENT | Errno::PERM) => Ok(None),
+        (_, errno) => Err(errno),
+    }
 }

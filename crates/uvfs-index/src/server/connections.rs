@@ -185,6 +185,10 @@ mod tests {
     #[test]
     fn a_request_has_one_deadline() {
         let (server, mut client) = UnixStream::pair().expect("sockets");
+        // It has passed, though there is something to read. This needs no sender that is in time.
+        client.write_all(b"x").expect("a socket");
+        let error = request(&server, Duration::ZERO).expect_err("too late");
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
         let slow = thread::spawn(move || {
             while client.write_all(b"x").is_ok() {
                 thread::sleep(Duration::from_millis(10));

@@ -233,6 +233,16 @@ impl NameTable {
         self.links_of(file).map(|name| (self.names[name as usize].parent, self.name_bytes(name)))
     }
 
+    /// The names that lead to other file systems: directory, text and file. O(files) if there has been one.
+    pub(crate) fn foreign_names(&self) -> impl Iterator<Item = (u32, &[u8], u32)> {
+        let files = if self.foreign { self.files.len() as u32 } else { 0 };
+        let foreign = (0..files).filter(|&file| {
+            let record = &self.files[file as usize];
+            record.foreign && !record.free
+        });
+        foreign.flat_map(|file| self.links(file).map(move |(dir, name)| (dir, name, file)))
+    }
+
     fn links_of(&self, file: u32) -> impl Iterator<Item = u32> {
         let mut at = self.files[file as usize].names;
         std::iter::from_fn(move || {
@@ -295,6 +305,13 @@ impl NameTable {
     pub(crate) fn walk(&self, path: &[u8]) -> Option<u32> {
         let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
         parts.into_iter().try_fold(ROOT, |dir, part| self.child(dir, part))
+    }
+
+    /// Whether a name is at this path, or may be: below a directory whose names are not known.
+    pub(crate) fn may_have(&self, path: &[u8]) -> bool {
+        let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
+        let last = parts.into_iter().try_fold(ROOT, |dir, part| self.child(dir, part).ok_or(dir));
+        last.map_or_else(|dir| self.files[dir as usize].dir == NONE || self.is_unread(dir), |_| true)
     }
 
     /// The file that the host shows with these attributes and this handle.

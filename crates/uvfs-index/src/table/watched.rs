@@ -107,6 +107,19 @@ impl NameTable {
         self.floor.max(self.vanished.as_ref().map_or(self.tick, |notes| notes.floor))
     }
 
+    /// The name at a path, or the last one on the way that is known.
+    pub(crate) fn nearest_name(&self, path: &[u8]) -> u32 {
+        let mut parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
+        let last = parts.try_fold((ROOT, self.files[ROOT as usize].names), |(dir, last), part| {
+            let found = self.lookup(dir, part).map(|at| (&self.names[at as usize], at));
+            match found.filter(|(record, _)| !record.dead) {
+                Some((record, at)) => Ok((record.file, at)),
+                None => Err(last),
+            }
+        });
+        last.map_or_else(|last| last, |(_, at)| at)
+    }
+
     /// The file and the name at a path.
     pub(crate) fn name_at(&self, path: &[u8]) -> Option<(u32, Option<u32>)> {
         let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());

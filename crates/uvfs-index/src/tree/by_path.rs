@@ -65,18 +65,38 @@ const MOST_OUTSIDE: usize = 1 << 19;
 /// A file that changed so shortly before a look may change again without a difference: file systems' clocks are coarse.
 const COARSE: Duration = Duration::from_millis(50);
 
-/// A directory that was not found.
-pub(super) struct Missed {
+/// Directories that were not found, and files that could not be opened.
+#[derive(Default)]
+pub(super) struct AllMissed {
+    each: HashMap<HostHandle, Missed>,
+    /// Whether the present batch has waited. Many files may be missed at once, as when there are no descriptors.
+    has_paused: bool,
+}
+
+impl AllMissed {
+    pub(super) fn clear(&mut self) {
+        self.each.clear();
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.each.is_empty()
+    }
+}
+
+struct Missed {
     since: Instant,
     /// Batches in which it was looked for.
     batches: u32,
     /// Whether the present batch is among them.
     is_counted: bool,
+    /// It was looked for as a file, which may be in no directory that is known.
+    as_file: bool,
 }
 
 impl Missed {
-    fn now() -> Self {
-        Self { since: Instant::now(), batches: 0, is_counted: false }
+    fn now(as_file: bool) -> Self {
+        Self { since: Instant::now(), batches: 0, is_counted: false, as_file }
     }
 }
 
@@ -173,8 +193,8 @@ impl Shared {
         reports.into_iter().for_each(|report| self.queue.report(report));
     }
 
-    /// A directory that the table knows was not found, or for another reason that may pass could not be looked at. Puts in
-    /// the report once more.
+    /// A directory that the table knows was not found, or it or a file could not be looked at for another reason that may
+    /// pass. Puts in the report once more.
     pub(super) fn misses(&self, dir: &HostHandle, errno: Errno, report: Report) -> Result<(), Stop> {
         {
             let table = &self.content.read().table;
@@ -189,29 +209,35 @@ impl Shared {
                 _ => {}
             }
         }
-        let (nth, long) = {
+        let as_file = !self.host.is_by_path() && matches!(report, Report::Object(_));
+        let (nth, long, pauses) = {
             let mut all = self.missed.lock();
-            let missed = all.entry(dir.clone()).or_insert_with(Missed::now);
+            let missed = all.each.entry(dir.clone()).or_insert_with(|| Missed::now(as_file));
             if std::mem::replace(&mut missed.is_counted, true) {
                 drop(all);
                 self.look_later(report);
                 return Ok(());
             }
             missed.batches += 1;
-            (missed.batches, missed.since.elapsed())
+            let (nth, long) = (missed.batches, missed.since.elapsed());
+            (nth, long, nth > 1 && !std::mem::replace(&mut all.has_paused, nth > 1))
         };
-        if nth > 1 {
+        if pauses {
             self.queue.wait_for_more(PAUSE);
         }
         if nth == PATIENT {
             self.confirm_way(dir)?;
         }
         if nth > IMPATIENT && long > LONG {
-            self.missed.lock().remove(dir);
+            self.missed.lock().each.remove(dir);
             if self.host.is_by_path() && errno == Errno::STALE {
                 return Err(Stop::Again);
             }
-            self.stays_unread(dir, errno);
+            if as_file {
+                self.content.write().unread.name(format!("a file: {errno}"));
+            } else {
+                self.stays_unread(dir, errno);
+            }
             return Ok(());
         }
         self.look_later(report);
@@ -233,25 +259,26 @@ impl Shared {
         unread.into_iter().for_each(|dir| self.look_later(Report::Unread(dir)));
     }
 
-    /// A directory was found.
-    pub(super) fn is_found(&self, dir: &HostHandle) {
-        let mut missed = self.missed.lock();
+    /// A directory or a file was found, or is gone.
+    pub(super) fn is_found(&self, file: &HostHandle) {
+        let missed = &mut self.missed.lock().each;
         if !missed.is_empty() {
-            missed.remove(dir);
+            missed.remove(file);
         }
     }
 
     /// At the end of a batch of reports: directories that left the tree are not missed, and each batch counts once for
     /// the others.
     pub(super) fn end_misses(&self) {
-        let mut missed = self.missed.lock();
-        if missed.is_empty() {
+        let AllMissed { each, has_paused } = &mut *self.missed.lock();
+        *has_paused = false;
+        if each.is_empty() {
             return;
         }
         let table = &self.content.read().table;
-        missed.retain(|dir, missed| {
+        each.retain(|dir, missed| {
             missed.is_counted = false;
-            table.dir_of(dir.as_bytes()).is_some()
+            missed.as_file || table.dir_of(dir.as_bytes()).is_some()
         });
     }
 
@@ -340,7 +367,8 @@ impl Shared {
     pub(super) fn look_at_mount(&self, path: &[u8], last: &mut LastDir) -> Result<(), Stop> {
         let place = {
             let table = &mut self.content.write().table;
-            let Some((_, Some(at))) = table.name_at(path) else { return Ok(()) };
+            // A directory on the path may have been renamed since. Then the last one that is there stands for all below.
+            let at = table.nearest_name(path);
             table.is_replaced(at);
             let (dir, name) = table.place(at);
             table.handle(dir).map(|dir| (dir.clone(), name.to_vec()))
@@ -349,6 +377,31 @@ impl Shared {
             Some((dir, name)) => self.look_at_name(&dir, &name, last),
             None => Ok(()),
         }
+    }
+
+    /// At each name that leads to another file system. By path, a look may have shown a mount that no question has seen, or
+    /// that got another path since.
+    pub(super) fn look_at_foreign(&self, last: &mut LastDir) -> Result<(), Stop> {
+        if !self.host.is_by_path() {
+            return Ok(());
+        }
+        let names: Vec<(HostHandle, Vec<u8>, u64)> = {
+            let table = &self.content.read().table;
+            let names = table.foreign_names().map(|(dir, name, file)| (table.handle(dir), name, file));
+            names
+                .filter_map(|(dir, name, file)| Some((dir?.clone(), name.to_vec(), table.facts(file).ino)))
+                .collect()
+        };
+        for (dir, name, ino) in names {
+            // The mount that was seen has no change here.
+            let looks = self.open_patiently(&dir).and_then(|fd| self.host.look(fd.as_fd(), &name));
+            if !looks.is_ok_and(|found| {
+                found.is_some_and(|found| self.host.is_foreign(&found) && found.facts.ino == ino)
+            }) {
+                self.look_at_name(&dir, &name, last)?;
+            }
+        }
+        Ok(())
     }
 
     /// Another name of a file that has just lost one: its link count has changed.

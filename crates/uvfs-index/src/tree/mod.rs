@@ -32,7 +32,8 @@
 //!
 //! Mounts and their ends inside the tree queue no event. A question compares the table of mounts with that of the question
 //! before, and puts in a report for each path that differs. If a question was answered before the change, its clock is older
-//! than that report's tick; if not, its answer shows the present mounts.
+//! than that report's tick; if not, its answer shows the present mounts. By path, a look may fall into the time of a mount that
+//! no question has seen. So names that lead to other file systems are looked at again whenever the table has moved.
 //!
 //! A scan notes no changes, and it may show the outcome of a change whose report waits. A client with a clock from
 //! before that change would miss it, because the report's look finds nothing new. So the end of a scan begins a new
@@ -40,11 +41,12 @@
 //!
 //! # Locks
 //!
-//! `mounts` is held while reports are put in, and the queue's lock is taken under it. Under `missed` a thread takes at
-//! most `content`. The worker writes `content` (table, instance, phase), and questions read it. `done` is the number of
-//! the last report that was looked at; its condition variable wakes the questions. `content` may be taken under `done`,
-//! never the other way round. Only a search and a snapshot make system calls under `content`, with the lock for
-//! reading. A snapshot writes its blocks to a file meanwhile, so changes wait for that (see `save`). `saved` is a leaf.
+//! `mounts` is held while the table of mounts is read and reports are put in, and the queue's lock is taken under it.
+//! Under `missed` a thread takes at most `content`. The worker writes `content` (table, instance, phase), and questions
+//! read it. Under it the worker makes no system call. Questions read the table of mounts, and the targets and devices
+//! that a search wants; a snapshot writes its blocks to a file, so changes wait for that (see `save`). `done` is the
+//! number of the last report that was looked at; its condition variable wakes the questions. `content` may be taken
+//! under `done`, never the other way round. `saved` is a leaf.
 
 mod by_path;
 mod narrow;
@@ -53,7 +55,6 @@ mod search;
 mod unread;
 mod worker;
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -64,13 +65,13 @@ use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use rustix::io::Errno;
 use uvfs_drivers::watch::{WatchRefused, Watcher};
 
-use self::by_path::{Missed, Objects};
+use self::by_path::{AllMissed, Objects};
 use self::narrow::NarrowTree;
 use self::search::SearchedTree;
 use self::unread::Unread;
 use crate::clock::ChangeClock;
 use crate::find::{Expression, FindSink, SearchEnd, StartingPoint, search};
-use crate::host::{Cover, HostTree, Refused};
+use crate::host::{Cover, Covered, HostTree, Refused};
 use crate::queue::{Report, ReportQueue};
 use crate::snapshot::SnapshotFile;
 use crate::table::changes::ChangedName;
@@ -187,6 +188,24 @@ pub struct IndexedName<'a> {
 /// The warning about a path that the index does not see.
 const ELSEWHERE: &str = "another file system is mounted there, whose changes this index does not see";
 
+/// Times that a question looks at the tables of names and mounts while the mounts move.
+const MOVING: u32 = 64;
+
+/// The name that another mount covers and that a path leads through; with `whole`, also one that it is.
+fn cover_above<'c>(covers: &'c Covered, below: &[u8], whole: bool) -> Option<&'c Cover> {
+    covers.names.iter().find(|cover| {
+        let rest = below.strip_prefix(&cover.path[..]);
+        rest.is_some_and(|rest| rest.first().map_or(whole, |byte| *byte == b'/'))
+    })
+}
+
+/// A name below a path that another mount covers.
+fn cover_inside<'c>(covers: &'c Covered, below: &[u8]) -> Option<&'c Cover> {
+    covers.names.iter().find(|cover| {
+        below.is_empty() || cover.path.strip_prefix(below).is_some_and(|rest| rest.starts_with(b"/"))
+    })
+}
+
 struct Content {
     table: NameTable,
     instance: u64,
@@ -229,9 +248,9 @@ struct Shared {
     /// The number of the worker's own last report: up to there, `done` stays behind. Only the worker uses it.
     owed: AtomicU64,
     /// Directories that were not found, and how often. Only the worker uses it.
-    missed: Mutex<HashMap<HostHandle, Missed>>,
+    missed: Mutex<AllMissed>,
     /// The mounts inside the tree at the last question.
-    mounts: Mutex<Arc<[Cover]>>,
+    mounts: Mutex<Arc<Covered>>,
     snapshot: Option<Arc<SnapshotFile>>,
     saved: Mutex<Saved>,
 }
@@ -249,22 +268,27 @@ struct Saved {
 }
 
 impl Shared {
-    /// Puts in reports of places that may have changed without an event.
-    fn look_around(&self) {
+    /// Puts in reports of places that may have changed without an event. Returns the mounts inside the tree.
+    ///
+    /// # Errors
+    /// Of reading the table of mounts. A question that needs it says so.
+    fn look_around(&self) -> Result<Arc<Covered>, Errno> {
         self.look_outside();
-        // A question that needs the table of mounts says why it cannot be read.
-        let Ok(now) = self.host.covers() else { return };
+        // Held to the end: another question must find neither an older table than the last one, nor an equal one before the
+        // reports are in.
         let mut mounts = self.mounts.lock();
+        let now = self.host.covers()?;
         let before = std::mem::replace(&mut *mounts, Arc::clone(&now));
-        let differ = |one: &[Cover], other: &[Cover]| -> Vec<Report> {
-            let only = one.iter().filter(|cover| !other.contains(cover));
-            only.map(|(path, _)| Report::Mount(path.as_slice().into())).collect()
+        let differ = |one: &Covered, other: &Covered| -> Vec<Report> {
+            let only = one.names.iter().filter(|cover| !other.names.contains(cover));
+            only.map(|cover| Report::Mount(cover.path.as_slice().into())).collect()
         };
-        if !Arc::ptr_eq(&before, &now) {
-            // Under the lock: another question must not find them equal before the reports are in.
+        if before != now {
             let differ = [differ(&before, &now), differ(&now, &before)];
             differ.into_iter().flatten().for_each(|report| self.queue.report(report));
+            self.queue.report(Report::Foreign);
         }
+        Ok(now)
     }
 }
 
@@ -361,7 +385,7 @@ impl IndexedTree {
             loaded: None,
         };
         // If it cannot be read, the first question reports all that is mounted.
-        let mounts = host.covers().unwrap_or_else(|_| Arc::from([]));
+        let mounts = host.covers().unwrap_or_default();
         let shared = Arc::new(Shared {
             host,
             queue,
@@ -437,27 +461,59 @@ impl IndexedTree {
 
     /// Waits until all that was changed before this call is in the table, or the tree is being scanned or lost.
     pub fn settle(&self) {
-        self.shared.look_around();
+        let _ = self.settle_and_look();
+    }
+
+    /// [`IndexedTree::settle`]. Returns the mounts inside the tree at a moment of this call.
+    fn settle_and_look(&self) -> Result<Arc<Covered>, Errno> {
+        // Events come first, so that a name that was made before something was mounted there is known.
         self.watcher.drain();
+        let mounts = self.shared.look_around();
         let wanted = self.shared.queue.put_in();
         let mut done = self.shared.done.lock();
         while *done < wanted && self.phase() == IndexPhase::Following {
             self.shared.moved.wait(&mut done);
         }
+        mounts
     }
 
-    /// The names after [`IndexedTree::settle`]. If the tree was followed only after that began, its reports may wait
-    /// still, so it is settled again.
-    fn settled(&self) -> RwLockReadGuard<'_, Content> {
+    /// The names after [`IndexedTree::settle`], and the mounts that cover some of them. If the tree was followed only after
+    /// that began, its reports may wait still, so it is settled again.
+    ///
+    /// A directory above a mount may be renamed meanwhile. Then the table of mounts, read anew under the lock, differs, or has a
+    /// path that the table of names has not, and both are looked at again. If nothing has changed since the last look, the name
+    /// is missing for another reason: it could not be read.
+    fn settled(&self) -> (RwLockReadGuard<'_, Content>, Result<Arc<Covered>, String>) {
         let following =
             |content: &Content| (content.phase == IndexPhase::Following).then_some(content.instance);
+        let failed = |errno: Errno| format!("the table of mounts cannot be read: {errno}");
+        let (mut looks, mut last) = (0, None);
         loop {
             let before = following(&self.shared.content.read());
-            self.settle();
+            let mounts = self.settle_and_look();
             let content = self.shared.content.read();
             let now = following(&content);
-            if now.is_none() || now == before {
-                return content;
+            if now.is_some() && now != before {
+                continue;
+            }
+            let again = match mounts {
+                Ok(mounts) if mounts.names.is_empty() => return (content, Ok(mounts)),
+                Ok(mounts) => self.shared.host.covers().map(|again| (again.names == mounts.names, again)),
+                Err(errno) => Err(errno),
+            };
+            let clock = Some(content.clock());
+            match again {
+                Err(errno) => return (content, Err(failed(errno))),
+                Ok((true, covers))
+                    if last == clock
+                        || covers.names.iter().all(|cover| content.table.may_have(&cover.path)) =>
+                {
+                    return (content, Ok(covers));
+                }
+                Ok(_) if looks == MOVING => {
+                    return (content, Err("mounts inside the tree are being moved".into()));
+                }
+                Ok(_) => (looks, last) = (looks + 1, clock),
             }
         }
     }
@@ -468,8 +524,9 @@ impl IndexedTree {
         if self.wait_scanned(deadline.saturating_duration_since(Instant::now())) != IndexPhase::Following {
             return false;
         }
-        self.shared.look_around();
         self.watcher.drain();
+        // The reader asks no question about mounts.
+        let _ = self.shared.look_around();
         let wanted = self.shared.queue.put_in();
         let mut done = self.shared.done.lock();
         while *done < wanted && self.phase() == IndexPhase::Following {
@@ -498,7 +555,7 @@ impl IndexedTree {
     /// Without `since`, or if that moment is not known, everything may have changed. O(changes since then), whatever
     /// the size of the tree.
     pub fn changed_since(&self, since: Option<ChangeClock>, below: &[u8]) -> ChangesSince {
-        let content = self.settled();
+        let (content, covers) = self.settled();
         let warning = match &content.phase {
             IndexPhase::Lost(why) => Some(why.clone()),
             _ => {
@@ -506,10 +563,13 @@ impl IndexedTree {
                 last.map(|last| format!("{count} could not be read, lastly {last}"))
             }
         };
-        let (seen, warning) = match self.cover_above(below, true) {
-            Ok(None) => (true, self.cover_inside(below).or(warning)),
-            Ok(Some(cover)) => (false, Some(format!("{}: {ELSEWHERE}", String::from_utf8_lossy(&cover)))),
-            Err(why) => (false, Some(why)),
+        let elsewhere = |cover: &Cover| format!("{}: {ELSEWHERE}", String::from_utf8_lossy(&cover.path));
+        let (seen, warning) = match &covers {
+            Ok(covers) => match cover_above(covers, below, true) {
+                None => (true, cover_inside(covers, below).map(elsewhere).or(warning)),
+                Some(cover) => (false, Some(elsewhere(cover))),
+            },
+            Err(why) => (false, Some(why.clone())),
         };
         let known = since.filter(|since| {
             seen && since.instance == content.instance && content.phase == IndexPhase::Following
@@ -518,32 +578,10 @@ impl IndexedTree {
         ChangesSince { clock: content.clock(), changes, warning }
     }
 
-    /// The name that another mount covers and that a path leads through; with `whole`, also one that it is.
-    fn cover_above(&self, below: &[u8], whole: bool) -> Result<Option<Vec<u8>>, String> {
-        let failed = |errno: Errno| format!("the table of mounts cannot be read: {errno}");
-        let covers = self.shared.host.covers().map_err(failed)?;
-        let above = covers.iter().find(|(cover, _)| {
-            below
-                .strip_prefix(&cover[..])
-                .is_some_and(|rest| rest.first().map_or(whole, |byte| *byte == b'/'))
-        });
-        Ok(above.map(|(cover, _)| cover.clone()))
-    }
-
-    /// The warning about a name below a path that another mount covers.
-    fn cover_inside(&self, below: &[u8]) -> Option<String> {
-        let covers = self.shared.host.covers().ok()?;
-        let is_inside = |cover: &[u8]| {
-            below.is_empty() || cover.strip_prefix(below).is_some_and(|rest| rest.starts_with(b"/"))
-        };
-        let (cover, _) = covers.iter().find(|(cover, _)| is_inside(cover))?;
-        Some(format!("{}: {ELSEWHERE}", String::from_utf8_lossy(cover)))
-    }
-
     /// Waits for a change after a moment, at most for `patience`. Returns whether the table has moved.
     pub fn wait_for_change(&self, since: ChangeClock, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
-        self.shared.look_around();
+        let _ = self.shared.look_around();
         let mut done = self.shared.done.lock();
         loop {
             let moved = {
@@ -570,16 +608,15 @@ impl IndexedTree {
         start: &FindStart,
         sink: &mut dyn FindSink,
     ) -> Result<FindOutcome, String> {
-        let failed = |errno: Errno| format!("the table of mounts cannot be read: {errno}");
-        let covers = self.shared.host.covers().map_err(failed)?;
-        if let Some(cover) = self.cover_above(&start.below, false)? {
-            let (end, mounted_on) = (SearchEnd::Complete, vec![cover]);
+        let (content, covers) = self.settled();
+        let covers = covers?;
+        if let Some(cover) = cover_above(&covers, &start.below, false) {
+            let (end, mounted_on) = (SearchEnd::Complete, vec![cover.path.clone()]);
             return Ok(FindOutcome { end, exists: true, mounted_on, unchecked: None });
         }
-        let content = self.settled();
         content.is_known()?;
         let unchecked = content.loaded.filter(|_| content.phase == IndexPhase::Checking);
-        let tree = SearchedTree::new(&self.shared.host, &content.table, &covers);
+        let tree = SearchedTree::new(&self.shared.host, &content.table, &covers.names);
         let Some(node) = tree.at(&start.below) else {
             let (end, mounted_on) = (SearchEnd::Complete, Vec::new());
             return Ok(FindOutcome { end, exists: false, mounted_on, unchecked });
@@ -601,7 +638,7 @@ impl IndexedTree {
     /// # Errors
     /// The reason if the tree is not known, ENOENT in words if the path is not.
     pub fn visit(&self, below: &[u8], mut visit: impl FnMut(&IndexedName<'_>) -> bool) -> Result<(), String> {
-        let content = self.settled();
+        let (content, _) = self.settled();
         content.is_known()?;
         let table = &content.table;
         let start = table.walk(below).ok_or("there is no such name in the index")?;
@@ -627,3 +664,5 @@ impl IndexedTree {
 mod tests;
 #[cfg(test)]
 mod tests_by_path;
+#[cfg(test)]
+mod tests_mounts;

@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
     use crate::find::{FindContext, FindPrinter, StartingPoint, search};
-    use crate::host::HostTree;
+    use crate::host::{Cover, HostTree};
     use crate::table::{FileFacts, HostHandle, Note};
 
     const NAMES: [&[u8]; 16] = [
@@ -183,7 +183,7 @@ mod tests {
     ];
 
     /// A table of random names, with a few directories that something is mounted on.
-    fn table(rng: &mut Rng, host: &HostTree) -> (NameTable, Vec<(Vec<u8>, u64)>) {
+    fn table(rng: &mut Rng, host: &HostTree) -> (NameTable, Vec<Cover>) {
         let root = host.root_facts().expect("a directory");
         let mut table = NameTable::new(&root, host.root_handle().clone());
         let (mut dirs, mut covers) = (vec![(ROOT, Vec::new())], Vec::new());
@@ -209,7 +209,7 @@ mod tests {
             if facts.is_dir() {
                 let path = [&path[..], if path.is_empty() { b"" } else { b"/" }, name].concat();
                 if rng.u8(..20) == 0 {
-                    covers.push((path.clone(), 77));
+                    covers.push(Cover::new(&path, 77));
                 }
                 dirs.push((put.file, path));
             }

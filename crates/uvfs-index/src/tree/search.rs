@@ -76,7 +76,7 @@ pub(super) fn attributes_of(facts: &FileFacts) -> FileAttributes {
 
 impl<'t> SearchedTree<'t> {
     pub(super) fn new(host: &'t HostTree, table: &'t NameTable, covers: &[Cover]) -> Self {
-        let covered = covers.iter().filter_map(|(path, dev)| Some((table.walk(path)?, *dev)));
+        let covered = covers.iter().filter_map(|cover| Some((table.walk(&cover.path)?, cover.dev)));
         let covered = covered.filter(|(file, _)| table.facts(*file).is_dir()).collect();
         Self { host, table, covered, mounted_on: RefCell::default() }
     }

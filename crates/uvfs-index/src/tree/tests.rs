@@ -197,6 +197,109 @@ fn an_error_that_passes_leaves_no_gap() {
     assert_eq!(tree.figures().unread, (0, None));
 }
 
+/// A test in a process of its own, which may be short of descriptors.
+fn in_another_process(test: &str) -> bool {
+    const CHILD: &str = "UVFS_INDEX_TEST_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        return true;
+    }
+    let program = std::env::current_exe().expect("this program");
+    let mut child = std::process::Command::new(program);
+    let ended =
+        child.args(["--exact", &format!("tree::tests::{test}"), "--nocapture"]).env(CHILD, "1").output();
+    let ended = ended.expect("a process");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success() && ended.stdout.windows(8).any(|word| word == b"1 passed"), "{said}");
+    false
+}
+
+/// Calls `act` while this process can open nothing.
+fn without_descriptors(act: impl FnOnce()) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let before = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(64), maximum: before.maximum }).expect("a limit");
+    let fill: Vec<fs::File> = std::iter::from_fn(|| fs::File::open("/dev/null").ok()).collect();
+    act();
+    drop(fill);
+    setrlimit(Resource::Nofile, before).expect("a limit");
+}
+
+#[test]
+fn a_file_that_cannot_be_opened_for_a_while_is_looked_at_again() {
+    if !in_another_process("a_file_that_cannot_be_opened_for_a_while_is_looked_at_again") {
+        return;
+    }
+    let Some((dir, tree)) = followed() else { return };
+    let file = fs::File::create(dir.path().join("f")).expect("a file");
+    of_index(&tree);
+    without_descriptors(|| {
+        std::io::Write::write_all(&mut &file, b"text").expect("write");
+        tree.watcher.drain();
+        let wanted = tree.shared.queue.put_in();
+        while *tree.shared.done.lock() < wanted && tree.shared.missed.lock().is_empty() {
+            std::thread::yield_now();
+        }
+    });
+    assert_eq!(of_index(&tree), of_host(dir.path()));
+    assert_eq!(tree.figures().unread, (0, None));
+}
+
+#[test]
+fn a_name_whose_directory_cannot_be_opened_for_a_while_stays() {
+    if !in_another_process("a_name_whose_directory_cannot_be_opened_for_a_while_stays") {
+        return;
+    }
+    let Some((dir, tree)) = followed() else { return };
+    fs::write(dir.path().join("f"), "text").expect("write");
+    fs::hard_link(dir.path().join("f"), dir.path().join("g")).expect("link");
+    of_index(&tree);
+    let has_both = || {
+        let table = &tree.shared.content.read().table;
+        table.walk(b"f").is_some() && table.walk(b"g").is_some()
+    };
+    let file = tree.shared.content.read().table.walk(b"f").expect("known");
+    let mut stays = false;
+    without_descriptors(|| {
+        tree.shared.look_at_links(file).expect("goes on");
+        stays = has_both();
+    });
+    assert!(stays);
+    assert_eq!(of_index(&tree), of_host(dir.path()));
+    assert_eq!(tree.figures().unread, (0, None));
+}
+
+/// The mark is on the whole file system, so it does not matter by which name a file was opened.
+#[test]
+fn writes_by_a_descriptor_from_outside_the_tree_are_seen() {
+    use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat};
+    use std::os::fd::AsRawFd;
+    let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir(at("tree")).expect("mkdir");
+    let tree = match IndexedTree::start(&at("tree"), TreeLimits::default()) {
+        Ok(tree) => tree,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    let linked = fs::File::create(at("outside")).expect("a file");
+    fs::hard_link(at("outside"), at("tree/f")).expect("link");
+    assert_eq!(of_index(&tree), of_host(&at("tree")));
+    fs::remove_file(at("outside")).expect("unlink");
+    assert_eq!(of_index(&tree), of_host(&at("tree")), "one name less");
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let nameless = fs::File::from(openat(CWD, dir.path(), flags, Mode::RWXU).expect("O_TMPFILE"));
+    let itself = format!("/proc/self/fd/{}", nameless.as_raw_fd());
+    linkat(CWD, itself, CWD, at("tree/g"), AtFlags::SYMLINK_FOLLOW).expect("link");
+    for mut file in [&linked, &nameless] {
+        assert_eq!(of_index(&tree), of_host(&at("tree")));
+        std::io::Write::write_all(&mut file, b"text").expect("write");
+        assert_eq!(of_index(&tree), of_host(&at("tree")), "written");
+        file.set_len(1).expect("truncate");
+        assert_eq!(of_index(&tree), of_host(&at("tree")), "cut off");
+        file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("chmod");
+        assert_eq!(of_index(&tree), of_host(&at("tree")), "chmod");
+    }
+}
+
 /// The end of a mount inside the tree is a change: users see other names there than at the time of the clock.
 #[test]
 fn a_mount_that_comes_or_goes_is_a_change() {
@@ -221,7 +324,9 @@ fn a_mount_that_comes_or_goes_is_a_change() {
     let (gone, went) = listed(mounted, b"");
     let below = listed(mounted, b"d/m/below").1;
     let place = Some(vec![("d/m".to_owned(), true)]);
-    assert_eq!((came, again), (place.clone(), Some(Vec::new())));
+    assert_eq!(came, place);
+    // Before Linux 6.8, a mount of another test counts as a change, too.
+    assert!(again == Some(Vec::new()) || !crate::host::has_mount_numbers(), "{again:?}");
     assert_eq!((went, below), (place.clone(), place));
     assert_eq!(listed(gone, b"").1, Some(Vec::new()));
 }

@@ -13,7 +13,7 @@ use super::{Content, IndexPhase, Shared};
 use crate::clock::ChangeClock;
 use crate::host::{FoundName, facts_of};
 use crate::queue::{Report, ToDo};
-use crate::scan::{DirListing, ListingPart, passes, read_below, scan};
+use crate::scan::{DirListing, ListingPart, is_shortage, passes, read_below, scan};
 use crate::table::{HostHandle, Note, PutError, ROOT};
 
 /// Looks at the way up before the tree is read anew, and at a directory before it counts as gone.
@@ -289,6 +289,7 @@ impl Shared {
             Report::Unsure(dir, name) => self.look_at_unsure(dir, name, last),
             Report::Unread(dir) => self.read_again(dir),
             Report::Mount(path) => self.look_at_mount(path, last),
+            Report::Foreign => self.look_at_foreign(last),
         });
         *last = None;
         outcome?;
@@ -309,11 +310,16 @@ impl Shared {
                     let dir = table.dir_of(file.as_bytes());
                     dir.is_some_and(|dir| table.is_unread(dir))
                 };
+                self.is_found(file);
                 // It could not be read before.
                 if unread { self.read_new(file.clone(), Note::Tick) } else { Ok(()) }
             }
             // Its names are reported too.
-            Err(Errno::STALE | Errno::NOENT) => Ok(()),
+            Err(Errno::STALE | Errno::NOENT) => {
+                self.is_found(file);
+                Ok(())
+            }
+            Err(errno) if is_shortage(errno) => self.misses(file, errno, Report::Object(file.clone())),
             Err(errno) => {
                 self.content.write().unread.name(format!("a file: {errno}"));
                 Ok(())
@@ -376,10 +382,12 @@ impl Shared {
         let Some((_, fd)) = last else { return Ok(PutStep::Done) };
         let found = self.host.look(fd.as_fd(), name);
         let of_dir = facts_of(fd.as_fd());
-        if let Err(errno) = &found
-            && !matches!(*errno, Errno::AGAIN | Errno::STALE)
-            && (passes(*errno) || self.is_refused(*errno))
-        {
+        let failed = |errno: &Errno| {
+            let changed = matches!(*errno, Errno::AGAIN | Errno::STALE);
+            !changed && (passes(*errno) || self.is_refused(*errno))
+        };
+        let short = of_dir.as_ref().err().filter(|errno| is_shortage(**errno));
+        if let Some(errno) = found.as_ref().err().filter(|errno| failed(errno)).or(short) {
             let report = Report::Name(handle.clone(), name.into());
             return self.misses(handle, *errno, report).map(|()| PutStep::Done);
         }
@@ -447,7 +455,7 @@ impl Shared {
     }
 
     /// More names of a file are known than it has: those that lead elsewhere by now go.
-    fn look_at_links(&self, file: u32) -> Result<(), Stop> {
+    pub(super) fn look_at_links(&self, file: u32) -> Result<(), Stop> {
         let links: Vec<(HostHandle, Vec<u8>)> = {
             let table = &self.content.read().table;
             let links = table.links(file);
@@ -460,8 +468,16 @@ impl Shared {
                     self.misses(&handle, errno, Report::Name(handle.clone(), name.into()))?;
                     continue;
                 }
+                Err(errno) if is_shortage(errno) => Err(errno),
                 Err(_) => Ok(None),
             };
+            if let Err(errno) = &found
+                && is_shortage(*errno)
+            {
+                // It may well be there.
+                self.misses(&handle, *errno, Report::Name(handle.clone(), name.into()))?;
+                continue;
+            }
             let mut content = self.content.write();
             let Some(dir) = content.table.dir_of(handle.as_bytes()) else { continue };
             let Some(known) = content.table.child(dir, &name).filter(|known| *known == file) else {
