@@ -1,5 +1,6 @@
 //! The sink that writes what find writes.
 
+use super::complaints::Complaints;
 use super::eval::FindSink;
 use super::ls::{Columns, for_terminal};
 use super::owners::OwnerNames;
@@ -19,7 +20,7 @@ pub struct FindPrinter<W> {
     columns: Columns,
     /// The output of one action, kept for its memory.
     line: Vec<u8>,
-    unreadable: u64,
+    complaints: Complaints,
 }
 
 impl<W: Write> FindPrinter<W> {
@@ -34,13 +35,19 @@ impl<W: Write> FindPrinter<W> {
             owners: OwnerNames::default(),
             columns: Columns::default(),
             line: Vec::new(),
-            unreadable: 0,
+            complaints: Complaints::default(),
         }
     }
 
     /// How often a link or directory could not be read; find's exit status is then 1.
     pub fn unreadable_files(&self) -> u64 {
-        self.unreadable
+        self.complaints.count()
+    }
+
+    /// A sentence for each of these, as find(1) has it behind `find: `. Of very many, the first ones, and a last one with
+    /// the number of the others.
+    pub fn complaints(&self) -> Vec<String> {
+        self.complaints.sentences()
     }
 
     /// Gives back the writer.
@@ -69,13 +76,13 @@ impl<W: Write> FindSink for FindPrinter<W> {
             FindAction::Ls => self.columns.line(file, &mut self.owners, self.now, &self.zone, &mut self.line),
         };
         // Only a link's target can fail here: memory takes all that is written.
-        if printed.is_err() {
-            self.unreadable += 1;
+        if let Err(error) = printed {
+            self.complaints.unreadable(file.path(), &error);
         }
         self.out.write_all(&self.line)
     }
 
-    fn unreadable(&mut self, _: &dyn FoundFile, _: &io::Error) {
-        self.unreadable += 1;
+    fn unreadable(&mut self, path: &[u8], error: &io::Error) {
+        self.complaints.unreadable(path, error);
     }
 }

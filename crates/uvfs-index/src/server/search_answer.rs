@@ -15,14 +15,12 @@ use std::time::{Duration, Instant};
 use tempfile::SpooledTempFile;
 
 use super::has_gone;
-use crate::find::{FindAction, FindSink, FoundFile};
+use crate::find::{BURST, FindAction, FindSink, FoundFile};
 
 /// Bytes of an answer that are kept in memory.
 const IN_MEMORY: usize = 16 << 20;
 /// Bytes between looks at the client and the space.
 const STEP: u64 = 1 << 20;
-/// Files between looks at the client and the clock.
-const FILES: u32 = 1 << 10;
 
 /// The bounds of answers.
 #[derive(Clone, Copy, Debug)]
@@ -121,36 +119,27 @@ impl Read for AnswerFile<'_> {
     }
 }
 
-/// Ends a search whose client has gone, or that takes too long.
+/// Ends the searches of a request whose client has gone, or that take too long.
 pub(super) struct PatientSink<'a> {
     inner: &'a mut dyn FindSink,
     stream: &'a UnixStream,
     until: Instant,
     time: Duration,
-    files: u32,
+    /// Steps since the last look at the client and the clock.
+    steps: u64,
 }
 
 impl<'a> PatientSink<'a> {
     pub(super) fn new(inner: &'a mut dyn FindSink, stream: &'a UnixStream, bounds: Bounds) -> Self {
-        Self { inner, stream, until: Instant::now() + bounds.time, time: bounds.time, files: 0 }
-    }
-}
-
-impl FindSink for PatientSink<'_> {
-    fn act(&mut self, action: &FindAction, file: &dyn FoundFile) -> io::Result<()> {
-        self.inner.act(action, file)
+        Self { inner, stream, until: Instant::now() + bounds.time, time: bounds.time, steps: 0 }
     }
 
-    fn unreadable(&mut self, file: &dyn FoundFile, error: &io::Error) {
-        self.inner.unreadable(file, error);
-    }
-
-    fn visits(&mut self) -> io::Result<()> {
-        self.files += 1;
-        if self.files < FILES {
-            return Ok(());
-        }
-        self.files = 0;
+    /// Looks at the client and the clock.
+    ///
+    /// # Errors
+    /// A reason to go no further.
+    pub(super) fn look(&mut self) -> io::Result<()> {
+        self.steps = 0;
         if has_gone(self.stream) {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
@@ -160,6 +149,21 @@ impl FindSink for PatientSink<'_> {
             return Err(io::Error::other(format!("{what}: ask about fewer files, or with simpler tests")));
         }
         Ok(())
+    }
+}
+
+impl FindSink for PatientSink<'_> {
+    fn act(&mut self, action: &FindAction, file: &dyn FoundFile) -> io::Result<()> {
+        self.inner.act(action, file)
+    }
+
+    fn unreadable(&mut self, path: &[u8], error: &io::Error) {
+        self.inner.unreadable(path, error);
+    }
+
+    fn works(&mut self, steps: u64) -> io::Result<()> {
+        self.steps += steps;
+        if self.steps < BURST { Ok(()) } else { self.look() }
     }
 }
 

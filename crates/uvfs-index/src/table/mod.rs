@@ -310,7 +310,7 @@ impl NameTable {
     }
 
     /// Whether `dir` is `above` or below it.
-    fn is_below(&self, mut dir: u32, above: u32) -> bool {
+    pub(crate) fn is_below(&self, mut dir: u32, above: u32) -> bool {
         loop {
             if dir == above {
                 return true;

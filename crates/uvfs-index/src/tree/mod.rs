@@ -503,7 +503,7 @@ impl IndexedTree {
         let warning = match &content.phase {
             IndexPhase::Lost(why) => Some(why.clone()),
             _ => {
-                let (count, last) = content.unread.shown(&content.table);
+                let (count, last) = content.unread.shown_below(&content.table, below);
                 last.map(|last| format!("{count} could not be read, lastly {last}"))
             }
         };
@@ -580,18 +580,20 @@ impl IndexedTree {
         let content = self.settled();
         content.is_known()?;
         let unchecked = content.loaded.filter(|_| content.phase == IndexPhase::Checking);
-        let tree = SearchedTree::new(&self.shared.host, &content.table, &covers);
+        let tree = SearchedTree::new(&self.shared.host, &content.table, &content.unread, &covers);
         let Some(node) = tree.at(&start.below) else {
             let (end, mounted_on) = (SearchEnd::Complete, Vec::new());
             return Ok(FindOutcome { end, exists: false, mounted_on, unchecked });
         };
         let from = StartingPoint { path: start.written.clone(), node };
-        let narrow = NarrowTree::if_worth(expression, &tree, &node, self.shared.threads());
+        let failed = |error: std::io::Error| error.to_string();
+        let narrow = NarrowTree::if_worth(expression, &tree, &node, self.shared.threads(), sink);
+        let narrow = narrow.map_err(failed)?;
         let end = match &narrow {
             Some(narrow) => search(expression, narrow, [from], sink),
             None => search(expression, &tree, [from], sink),
         };
-        let end = end.map_err(|error| error.to_string())?;
+        let end = end.map_err(failed)?;
         drop(narrow);
         Ok(FindOutcome { end, exists: true, mounted_on: tree.mounted_on(), unchecked })
     }
@@ -628,3 +630,5 @@ impl IndexedTree {
 mod tests;
 #[cfg(test)]
 mod tests_by_path;
+#[cfg(test)]
+mod tests_search;
