@@ -71,12 +71,12 @@ impl Connections {
 }
 
 /// Whether a user is root or the server's own.
-fn is_master(user: u32) -> bool {
+pub(super) fn is_master(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
 /// The user at the other side, at the moment of its connect(2).
-fn user_of(stream: &UnixStream) -> io::Result<u32> {
+pub(super) fn user_of(stream: &UnixStream) -> io::Result<u32> {
     Ok(socket_peercred(stream)?.uid.as_raw())
 }
 

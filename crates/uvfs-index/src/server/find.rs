@@ -1,7 +1,6 @@
 //! The answer to `uvfs find`.
 //!
-//! A search holds the table's lock, and a client may read its answer slowly. So the answer is kept first (see `answer`)
-//! and sent afterwards. The first byte comes when the search has ended.
+//! The answer is kept first (see `answer_file`) and sent afterwards. The first byte comes when the search has ended.
 //!
 //! The server looks at no path that a client names: it has other permissions than its client. The client sends the
 //! places of starting points, the attributes of the files that operands name, and the file of its time zone.
@@ -14,7 +13,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::{ffi::OsStr, io};
 
-use super::search_answer::{AnswerFile, Bounds, PatientSink};
+use super::answer_file::AnswerFile;
+use super::patience::{Patience, PatientSink};
 use super::{IndexServer, LOOK, has_gone};
 use crate::find::{
     Complaints, Expression, FindContext, FindPrinter, FindSink, JsonPrinter, SearchEnd, quoted,
@@ -79,7 +79,7 @@ impl IndexServer {
         let places = places.collect::<Result<Vec<_>, _>>()?;
         let mut complaints = Complaints::default();
         let starts = self.starts(expression.starting_points(), &places, &mut complaints)?;
-        let out = BufWriter::with_capacity(PIECE, AnswerFile::new(stream, Bounds::USUAL, &self.kept));
+        let out = BufWriter::with_capacity(PIECE, self.answer_file(stream));
         let mut printer = if request.json {
             Printer::Json(JsonPrinter::new(out, &expression)?)
         } else {
@@ -93,9 +93,9 @@ impl IndexServer {
             }
         }
         let mut warning = None;
-        let mut sink = PatientSink::new(printer.sink(), stream, Bounds::USUAL);
+        let mut sink = PatientSink::new(printer.sink(), Patience::new(stream));
         for (tree, start) in starts {
-            sink.look().map_err(|error| error.to_string())?;
+            sink.patience.look().map_err(|error| error.to_string())?;
             let outcome = tree.find(&expression, &start, &mut sink)?;
             warning = outcome.unchecked.map(|written| unchecked(tree.path(), written)).or(warning);
             if !outcome.exists {

@@ -10,12 +10,14 @@
 //!
 //! Each tree has a snapshot, if a directory for that is given; it stays the server's when the tree is begun anew.
 
+mod changed;
 mod connections;
+mod answer_file;
 mod find;
-mod search_answer;
+mod patience;
 
 use std::fs::File;
-use std::io::{BufWriter, Read, Write};
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
@@ -30,10 +32,12 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, Mode, Timespec, flock};
 
+pub(crate) use self::answer_file::AnswerFile;
+use self::answer_file::{Bounds, KeptAnswers};
 use self::connections::request;
 pub(crate) use self::connections::{Connections, accept, is_of_master};
-use crate::clock::ChangeClock;
-use crate::protocol::{Failure, IndexRequest, Moment, ShownChange, ShownTree, TreeList, WirePath};
+pub(crate) use self::patience::Patience;
+use crate::protocol::{Failure, IndexRequest, ShownTree, TreeList, WirePath};
 use crate::snapshot::{SnapshotDir, SnapshotFile};
 use crate::tree::{IndexPhase, IndexedTree, TreeLimits};
 
@@ -57,8 +61,8 @@ pub struct IndexServer {
     connections: Arc<Connections>,
     /// Questions so far, in the order of [`KINDS`].
     queries: [AtomicU64; KINDS.len()],
-    /// Bytes of the answers that are kept.
-    kept: AtomicU64,
+    /// Counts of the answers that are kept.
+    kept: KeptAnswers,
     stop: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -239,11 +243,9 @@ impl IndexServer {
             Ok(IndexRequest::Changed { path, since, wait }) => {
                 self.counts(CHANGED);
                 match self.changed(stream, &path, since.as_deref(), wait) {
-                    Ok(Some((moment, changes))) => {
-                        let mut out = BufWriter::new(stream);
-                        line_of(&mut out, &moment)?;
-                        changes.iter().try_for_each(|change| line_of(&mut out, change))?;
-                        out.flush()
+                    Ok(Some((moment, file))) => {
+                        say(stream, &moment)?;
+                        file.map_or(Ok(()), |(file, bytes)| find::send(stream, file, bytes))
                     }
                     Ok(None) => Ok(()),
                     Err(error) => say(stream, &failure(error)),
@@ -280,36 +282,9 @@ impl IndexServer {
         Ok((Arc::clone(&tree), below))
     }
 
-    /// The answer; nothing if the client has gone.
-    fn changed(
-        &self,
-        stream: &UnixStream,
-        path: &WirePath,
-        since: Option<&str>,
-        wait: bool,
-    ) -> Result<Option<(Moment, Vec<ShownChange>)>, String> {
-        let path = path.bytes().ok_or("the path is no path")?;
-        // A clock that is none of ours is of no known moment.
-        let mut since: Option<ChangeClock> = since.and_then(|since| since.parse().ok());
-        loop {
-            let (tree, below) = self.tree_of(&path)?;
-            let answer = tree.changed_since(since, &below);
-            let fresh = answer.changes.is_none();
-            let changes = answer.changes.unwrap_or_default();
-            let changes: Vec<_> =
-                changes.into_iter().filter_map(|change| ShownChange::new(change, &below)).collect();
-            if !wait || fresh || !changes.is_empty() {
-                let (clock, warning) = (answer.clock.to_string(), answer.warning);
-                return Ok(Some((Moment { clock, fresh, changes: changes.len(), warning }, changes)));
-            }
-            // Nothing until then concerns the client.
-            since = Some(answer.clock);
-            while !tree.wait_for_change(answer.clock, LOOK) && tree.is_there() {
-                if has_gone(stream) {
-                    return Ok(None);
-                }
-            }
-        }
+    /// Keeps an answer.
+    pub(crate) fn answer_file<'a>(&'a self, stream: &'a UnixStream) -> AnswerFile<'a> {
+        AnswerFile::new(stream, Bounds::USUAL, &self.kept)
     }
 
     fn list(&self) -> TreeList {
@@ -349,11 +324,6 @@ fn seconds(time: SystemTime) -> u64 {
 
 fn failure(error: String) -> Failure {
     Failure { error }
-}
-
-fn line_of(out: &mut impl Write, what: &impl serde::Serialize) -> std::io::Result<()> {
-    serde_json::to_writer(&mut *out, what)?;
-    out.write_all(b"\n")
 }
 
 fn say(stream: &UnixStream, what: &impl serde::Serialize) -> std::io::Result<()> {

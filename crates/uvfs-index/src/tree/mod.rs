@@ -149,6 +149,16 @@ pub struct ChangesSince {
     pub warning: Option<String>,
 }
 
+/// How [`IndexedTree::visit_changes`] ended.
+pub(crate) struct ChangesVisited<E> {
+    pub(crate) clock: ChangeClock,
+    /// Everything may have changed, and nothing was visited.
+    pub(crate) fresh: bool,
+    pub(crate) warning: Option<String>,
+    /// Whether all was visited.
+    pub(crate) changes: Result<(), E>,
+}
+
 /// A starting point of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FindStart {
@@ -207,6 +217,12 @@ impl Content {
     /// Bytes of memory.
     fn bytes(&self) -> usize {
         self.table.bytes() + self.objects.bytes()
+    }
+
+    /// A sentence if something at or below a path could not be read.
+    fn unread_below(&self, below: &[u8]) -> Option<String> {
+        let (count, last) = self.unread.shown_below(&self.table, below);
+        last.map(|last| format!("{count} could not be read, lastly {last}"))
     }
 
     /// Why the table does not have all names.
@@ -482,6 +498,11 @@ impl IndexedTree {
         self.phase() == IndexPhase::Following
     }
 
+    /// A sentence if something at or below a path could not be read.
+    pub(crate) fn unread_below(&self, below: &[u8]) -> Option<String> {
+        self.shared.content.read().unread_below(below)
+    }
+
     /// Calls `look` with the table, its moment, and the host. Changes wait meanwhile, so `look` must not.
     ///
     /// # Errors
@@ -499,13 +520,27 @@ impl IndexedTree {
     /// Without `since`, or if that moment is not known, everything may have changed. O(changes since then), whatever
     /// the size of the tree.
     pub fn changed_since(&self, since: Option<ChangeClock>, below: &[u8]) -> ChangesSince {
+        let mut changes = Vec::new();
+        let visited = self.visit_changes(since, below, |change| {
+            changes.extend(Some(change).filter(|change| change.is_near(below)));
+            Ok::<(), std::convert::Infallible>(())
+        });
+        let ChangesVisited { clock, fresh, warning, changes: Ok(()) } = visited;
+        ChangesSince { clock, changes: (!fresh).then_some(changes), warning }
+    }
+
+    /// As [`IndexedTree::changed_since`]: visits all changes of the tree since a moment, the oldest first, unless
+    /// everything below the path may have changed. The table is locked meanwhile, so `each` must not wait.
+    pub(crate) fn visit_changes<E>(
+        &self,
+        since: Option<ChangeClock>,
+        below: &[u8],
+        each: impl FnMut(ChangedName) -> Result<(), E>,
+    ) -> ChangesVisited<E> {
         let content = self.settled();
         let warning = match &content.phase {
             IndexPhase::Lost(why) => Some(why.clone()),
-            _ => {
-                let (count, last) = content.unread.shown_below(&content.table, below);
-                last.map(|last| format!("{count} could not be read, lastly {last}"))
-            }
+            _ => content.unread_below(below),
         };
         let (seen, warning) = match self.cover_above(below, true) {
             Ok(None) => (true, self.cover_inside(below).or(warning)),
@@ -513,10 +548,12 @@ impl IndexedTree {
             Err(why) => (false, Some(why)),
         };
         let known = since.filter(|since| {
-            seen && since.instance == content.instance && content.phase == IndexPhase::Following
+            seen && since.instance == content.instance
+                && content.phase == IndexPhase::Following
+                && content.table.knows_changes_since(since.tick)
         });
-        let changes = known.and_then(|since| content.table.changed_since(since.tick, below));
-        ChangesSince { clock: content.clock(), changes, warning }
+        let changes = known.map_or(Ok(()), |since| content.table.visit_changes(since.tick, each));
+        ChangesVisited { clock: content.clock(), fresh: known.is_none(), warning, changes }
     }
 
     /// The name that another mount covers and that a path leads through; with `whole`, also one that it is.

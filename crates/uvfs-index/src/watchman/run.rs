@@ -33,6 +33,8 @@ pub(super) struct Found {
     /// The names are not those that changed, but all.
     pub(super) fresh: bool,
     pub(super) rows: Rows,
+    /// A sentence about names that may be missing.
+    pub(super) warning: Option<String>,
 }
 
 impl Found {
@@ -40,6 +42,7 @@ impl Found {
     pub(super) fn answer(self, mut entries: Vec<(&'static str, Value)>) -> Answer {
         entries.push(("clock", clocks::text(self.clock).into()));
         entries.push(("is_fresh_instance", self.fresh.into()));
+        entries.extend(self.warning.map(|why| ("warning", why.into())));
         Answer { entries, files: Some(self.rows) }
     }
 }
@@ -67,6 +70,8 @@ pub(super) fn run(
     since: Option<Since>,
     encoding: Encoding,
 ) -> Result<Found, String> {
+    let below = join(&root.below, &query.relative_root);
+    let warning = root.tree.unread_below(&below);
     root.tree.look(|table, now, host| {
         let known = ChangeClock { instance: now.instance, tick: table.names_known_since() };
         let tick = match since {
@@ -77,11 +82,10 @@ pub(super) fn run(
         let tick = tick.filter(|tick| table.knows_names_since(*tick));
         let mut rows = Rows::new(encoding, query.fields.clone());
         if !(tick.is_none() && query.empty_on_fresh_instance) {
-            let below = join(&root.below, &query.relative_root);
             let mut run = Run { table, host, root, query, below, known, seen: None, rows: &mut rows };
             run.generate(tick);
         }
-        Found { clock: now, fresh: tick.is_none(), rows }
+        Found { clock: now, fresh: tick.is_none(), rows, warning }
     })
 }
 
