@@ -59,6 +59,7 @@ impl<W: Write> FindPrinter<W> {
 impl<W: Write> FindSink for FindPrinter<W> {
     fn act(&mut self, action: &FindAction, file: &dyn FoundFile) -> io::Result<()> {
         self.line.clear();
+        let mut written = Ok(());
         let printed = match action {
             FindAction::Print if self.terminal => {
                 self.line.extend_from_slice(&for_terminal(file.path()));
@@ -71,7 +72,15 @@ impl<W: Write> FindSink for FindPrinter<W> {
                 Ok(())
             }
             FindAction::Printf(format) => {
-                printf::render(format, file, &mut self.owners, &self.zone, self.terminal, &mut self.line)
+                let out = &mut self.out;
+                let mut spill = |line: &mut Vec<u8>| {
+                    if written.is_ok() {
+                        written = out.write_all(line);
+                    }
+                    line.clear();
+                };
+                let (owners, line) = (&mut self.owners, &mut self.line);
+                printf::render(format, file, owners, &self.zone, self.terminal, line, &mut spill)
             }
             FindAction::Ls => self.columns.line(file, &mut self.owners, self.now, &self.zone, &mut self.line),
         };
@@ -79,7 +88,7 @@ impl<W: Write> FindSink for FindPrinter<W> {
         if let Err(error) = printed {
             self.complaints.unreadable(file.path(), &error);
         }
-        self.out.write_all(&self.line)
+        written.and_then(|()| self.out.write_all(&self.line))
     }
 
     fn unreadable(&mut self, path: &[u8], error: &io::Error) {

@@ -23,7 +23,7 @@ const STEP: u64 = 1 << 20;
 
 /// The bounds of answers, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+struct Bounds {
     /// Of one answer.
     one: u64,
     /// Of the answers to a user other than root and the server's own.
@@ -35,7 +35,7 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    pub(crate) const USUAL: Self = Self { one: 1 << 30, of_user: 2 << 30, all: 4 << 30, memory: 64 << 20 };
+    const USUAL: Self = Self { one: 1 << 30, of_user: 2 << 30, all: 4 << 30, memory: 64 << 20 };
 }
 
 /// The bytes of all answers, in whole steps.
@@ -97,7 +97,17 @@ impl Drop for AnswerFile<'_> {
 }
 
 impl<'a> AnswerFile<'a> {
-    pub(crate) fn new(stream: &'a UnixStream, bounds: Bounds, kept: &'a KeptAnswers) -> Self {
+    /// Within the usual bounds.
+    pub(crate) fn usual(stream: &'a UnixStream, kept: &'a KeptAnswers) -> Self {
+        Self::new(stream, Bounds::USUAL, kept)
+    }
+
+    /// One for the same client, without a byte.
+    pub(crate) fn emptied(self) -> Self {
+        Self::new(self.stream, self.bounds, self.kept)
+    }
+
+    fn new(stream: &'a UnixStream, bounds: Bounds, kept: &'a KeptAnswers) -> Self {
         let file = SpooledTempFile::new(IN_MEMORY);
         // An unknown user shares the bound of all others.
         let user = user_of(stream).unwrap_or(u32::MAX);

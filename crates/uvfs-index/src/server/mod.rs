@@ -32,8 +32,7 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, Mode, Timespec, flock};
 
-pub(crate) use self::answer_file::AnswerFile;
-use self::answer_file::{Bounds, KeptAnswers};
+pub(crate) use self::answer_file::{AnswerFile, KeptAnswers};
 use self::connections::request;
 pub(crate) use self::connections::{Connections, accept, is_of_master};
 pub(crate) use self::patience::Patience;
@@ -256,6 +255,7 @@ impl IndexServer {
 
     /// The tree that a path is in, and the path in it. If its path leads elsewhere by now, it is begun anew.
     pub(crate) fn tree_of(&self, path: &[u8]) -> Result<(Arc<IndexedTree>, Vec<u8>), String> {
+        let path = &plain(path)[..];
         let inside = |served: &ServedTree| -> Option<Vec<u8>> {
             let root = served.path.as_os_str().as_bytes();
             let rest = path.strip_prefix(root)?;
@@ -268,6 +268,7 @@ impl IndexServer {
         let found = self.trees.iter().filter_map(|served| Some((served, inside(served)?)));
         let (served, below) = found
             .min_by_key(|(_, below)| below.len())
+            .filter(|(_, below)| !below.split(|byte| *byte == b'/').any(|name| matches!(name, b"." | b"..")))
             .ok_or_else(|| format!("{} is in no tree of this index", String::from_utf8_lossy(path)))?;
         let mut tree = served.tree.lock();
         if !tree.is_there() {
@@ -284,7 +285,7 @@ impl IndexServer {
 
     /// Keeps an answer.
     pub(crate) fn answer_file<'a>(&'a self, stream: &'a UnixStream) -> AnswerFile<'a> {
-        AnswerFile::new(stream, Bounds::USUAL, &self.kept)
+        AnswerFile::usual(stream, &self.kept)
     }
 
     fn list(&self) -> TreeList {
@@ -315,6 +316,15 @@ impl IndexServer {
         });
         TreeList { trees: trees.collect() }
     }
+}
+
+/// A path with one slash between its names, and none at its end. A relative one stays as it is, and is in no tree.
+fn plain(path: &[u8]) -> Vec<u8> {
+    if path.first() != Some(&b'/') {
+        return path.to_vec();
+    }
+    let names: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
+    [b"/", &names.join(&b'/')[..]].concat()
 }
 
 /// Since 1970.

@@ -4,6 +4,9 @@
 
 #[path = "../support/mod.rs"]
 mod support;
+
+mod hostile;
+mod many;
 mod unread;
 
 use std::fs;
@@ -21,12 +24,16 @@ use serde_json::{Value, json};
 use uvfs_index::{IndexClient, IndexServer, IndexSocket, TreeLimits, WatchmanServer};
 
 fn main() -> ExitCode {
-    let tests: [(&str, fn()); 6] = [
+    let tests: [(&str, fn()); 10] = [
         ("an_endless_answer_ends_with_a_sentence", endless_answer),
         ("the_server_looks_at_no_path_of_a_client", no_path_of_a_client),
         ("others_may_neither_stop_nor_spy", others),
         ("unread_directories_are_said_as_find_says_them", unread::as_find),
         ("a_zone_is_the_clients", zones),
+        ("any_request_has_an_answer_or_an_end", hostile::requests),
+        ("a_zone_of_any_bytes_is_a_zone_or_refused", hostile::zones),
+        ("slow_readers_and_waiting_clients_take_little_memory", many::clients),
+        ("a_query_that_takes_too_much_ends", many::queries),
         ("a_server_without_files_goes_on_later", without_files),
     ];
     // They change the limits and the environment of the process.
