@@ -58,9 +58,11 @@ impl IndexServer {
         let mut since: Option<ChangeClock> = since.and_then(|since| since.parse().ok());
         loop {
             let (tree, below) = self.tree_of(&path)?;
+            let Some(turn) = self.turn(&tree, stream) else { return Ok(None) };
             let out = BufWriter::with_capacity(PIECE, self.answer_file(stream));
             let mut lines = Lines { out, patience: Patience::new(stream), changes: 0 };
             let answer = tree.visit_changes(since, &below, |change| lines.put(change, &below));
+            drop(turn);
             let changes = lines.changes;
             let kept = answer.changes.and_then(|()| {
                 let mut file = lines.out.into_inner().map_err(|error| error.into_error())?;

@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 use std::{ffi::OsStr, io};
 
 use super::answer_file::AnswerFile;
@@ -19,7 +20,7 @@ use super::{IndexServer, LOOK, has_gone};
 use crate::find::{
     Complaints, Expression, FindContext, FindPrinter, FindSink, JsonPrinter, SearchEnd, quoted,
 };
-use crate::protocol::{FindAnswer, FindRequest, of_hex};
+use crate::protocol::{FindAnswer, FindRequest, WirePath, of_hex};
 use crate::tree::{FindStart, IndexPhase, IndexedTree};
 use jiff::tz::TimeZone;
 
@@ -61,7 +62,12 @@ impl IndexServer {
         stream: &'a UnixStream,
         request: &FindRequest,
     ) -> Result<Option<(FindAnswer, AnswerFile<'a>)>, String> {
-        let path = |path: &crate::protocol::WirePath| path.bytes().ok_or("a path is no path".to_owned());
+        let path = |path: &WirePath| path.bytes().ok_or("a path is no path".to_owned());
+        let places = request.starts.iter().map(|start| start.as_ref().map(path).transpose());
+        let places = places.collect::<Result<Vec<_>, _>>()?;
+        if !self.wait_scanned(stream, &places)? {
+            return Ok(None);
+        }
         let args = request.args.iter().map(path).collect::<Result<Vec<_>, _>>()?;
         let files = request.files.iter().map(|file| Ok((path(&file.path)?, file.attributes())));
         let files = files.collect::<Result<HashMap<_, _>, String>>()?;
@@ -75,8 +81,6 @@ impl IndexServer {
         if let Some(word) = expression.needs_atime() {
             return Err(format!("{word} needs the time of the last read, which an index does not know"));
         }
-        let places = request.starts.iter().map(|start| start.as_ref().map(path).transpose());
-        let places = places.collect::<Result<Vec<_>, _>>()?;
         let mut complaints = Complaints::default();
         let starts = self.starts(expression.starting_points(), &places, &mut complaints)?;
         let out = BufWriter::with_capacity(PIECE, self.answer_file(stream));
@@ -85,16 +89,12 @@ impl IndexServer {
         } else {
             Printer::Text(Box::new(FindPrinter::new(out, request.terminal, &context)))
         };
-        for (tree, _) in &starts {
-            while tree.wait_scanned(LOOK) == IndexPhase::Scanning {
-                if has_gone(stream) {
-                    return Ok(None);
-                }
-            }
-        }
         let mut warning = None;
         let mut sink = PatientSink::new(printer.sink(), Patience::new(stream));
         for (tree, start) in starts {
+            let waits = Instant::now();
+            let Some(_turn) = self.turn(&tree, stream) else { return Ok(None) };
+            sink.patience.has_waited(waits.elapsed());
             sink.patience.look().map_err(|error| error.to_string())?;
             let outcome = tree.find(&expression, &start, &mut sink)?;
             warning = outcome.unchecked.map(|written| unchecked(tree.path(), written)).or(warning);
@@ -117,6 +117,19 @@ impl IndexServer {
         let mut file = out.into_inner().map_err(|error| said(error.into_error()))?;
         let bytes = file.finish().map_err(said)?;
         Ok(Some((FindAnswer { bytes, failed, messages, warning }, file)))
+    }
+
+    /// Waits until the trees of these paths have been read. False if the client has gone.
+    fn wait_scanned(&self, stream: &UnixStream, places: &[Option<Vec<u8>>]) -> Result<bool, String> {
+        for place in places.iter().flatten() {
+            let (tree, _) = self.tree_of(place)?;
+            while tree.wait_scanned(LOOK) == IndexPhase::Scanning {
+                if has_gone(stream) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// The starting points in their trees. Those that do not exist have a sentence.

@@ -10,11 +10,12 @@
 //!
 //! Each tree has a snapshot, if a directory for that is given; it stays the server's when the tree is begun anew.
 
+mod answer_file;
 mod changed;
 mod connections;
-mod answer_file;
 mod find;
 mod patience;
+mod turns;
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -36,6 +37,8 @@ pub(crate) use self::answer_file::{AnswerFile, KeptAnswers};
 use self::connections::request;
 pub(crate) use self::connections::{Connections, accept, is_of_master};
 pub(crate) use self::patience::Patience;
+pub(crate) use self::turns::Turn;
+use self::turns::Turns;
 use crate::protocol::{Failure, IndexRequest, ShownTree, TreeList, WirePath};
 use crate::snapshot::{SnapshotDir, SnapshotFile};
 use crate::tree::{IndexPhase, IndexedTree, TreeLimits};
@@ -69,6 +72,7 @@ struct ServedTree {
     path: PathBuf,
     snapshot: Option<Arc<SnapshotFile>>,
     tree: Mutex<Arc<IndexedTree>>,
+    turns: Turns,
 }
 
 /// A bound socket that no other server has. Dropping it closes it.
@@ -157,7 +161,8 @@ impl IndexServer {
             });
             let tree = IndexedTree::start_with(&path, limits, snapshot.clone())
                 .map_err(|why| format!("cannot index {shown}: {why}"))?;
-            trees.push(ServedTree { path, snapshot, tree: Mutex::new(Arc::new(tree)) });
+            let (tree, turns) = (Mutex::new(Arc::new(tree)), Turns::default());
+            trees.push(ServedTree { path, snapshot, tree, turns });
         }
         let queries = Default::default();
         let (connections, kept) = Default::default();
@@ -281,6 +286,11 @@ impl IndexServer {
             })?);
         }
         Ok((Arc::clone(&tree), below))
+    }
+
+    /// Waits until an answer may be made from one of its trees; nothing if the client has gone.
+    pub(crate) fn turn(&self, tree: &IndexedTree, stream: &UnixStream) -> Option<Turn<'_>> {
+        self.trees.iter().find(|served| served.path == tree.path())?.turns.wait(stream)
     }
 
     /// Keeps an answer.

@@ -40,6 +40,11 @@ impl<'a> Patience<'a> {
         if self.steps < BURST { Ok(()) } else { self.look() }
     }
 
+    /// Time that was not the answer's own.
+    pub(super) fn has_waited(&mut self, time: Duration) {
+        self.until += time;
+    }
+
     /// Looks at the client and the clock.
     ///
     /// # Errors

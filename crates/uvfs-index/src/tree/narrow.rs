@@ -324,7 +324,9 @@ mod tests {
             let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).chain([&b"-print0"[..]]).collect();
             let Ok(expression) = Expression::parse(&words) else { continue };
             let start = [&b""[..], b"a", b"b"][rng.usize(..3)];
-            let of = |narrow| found(&expression, SearchedTree::new(&host, &table, &unread, &covers), start, narrow);
+            let of = |narrow| {
+                found(&expression, SearchedTree::new(&host, &table, &unread, &covers), start, narrow)
+            };
             let (whole, narrow) = (of(false), of(true));
             let shown: Vec<_> = words.iter().map(|word| word.escape_ascii().to_string()).collect();
             assert_eq!(narrow, whole, "round {round}: {shown:?}");

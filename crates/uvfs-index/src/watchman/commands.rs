@@ -256,6 +256,7 @@ impl<'a> Connection<'a> {
             Some(Written::Since(since)) => Some(*since),
             Some(Written::Cursor(name)) => Some(self.cursor(root, name.clone())),
         };
+        let _turn = self.turn(root).ok_or("the client has gone")?;
         let found = run(root, query, since, self.client()).map_err(NoAnswer::sentence)?;
         if let Some(Written::Cursor(name)) = &query.since {
             self.set_cursor(root, name.clone(), found.clock)?;

@@ -11,11 +11,11 @@ use rustix::fs::Timespec;
 use rustix::io::Errno;
 
 use super::WatchmanServer;
-use super::roots::Asker;
-use super::subscriptions::{Inbox, StateEvent, Subscription};
+use super::roots::{Asker, Root};
 use super::run::Client;
+use super::subscriptions::{Inbox, StateEvent, Subscription};
 use super::wire::{Answer, Encoding, Unread};
-use crate::server::{Patience, is_of_master};
+use crate::server::{Patience, Turn, is_of_master};
 
 /// How long a client may take to read a part of an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -155,6 +155,11 @@ impl<'a> Connection<'a> {
             inbox.hear();
         }
         Ok((readable, rung))
+    }
+
+    /// Waits until an answer may be made; nothing if the client has gone.
+    pub(super) fn turn(&self, root: &Root) -> Option<Turn<'a>> {
+        self.server.index.turn(&root.tree, self.stream)
     }
 
     /// For the answer to a query.

@@ -16,9 +16,9 @@ use std::{ffi::OsStr, io};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 
-use super::{ROOT_PATH, WatchmanServer};
 use super::run::{VCS, below};
 use super::value::{Value, object};
+use super::{ROOT_PATH, WatchmanServer};
 use crate::table::NameTable;
 use crate::tree::IndexedTree;
 

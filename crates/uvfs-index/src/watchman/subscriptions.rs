@@ -178,6 +178,7 @@ impl Connection<'_> {
         if !now && subscription.defer_vcs && is_busy(&root) {
             return Ok(Asked::Deferred);
         }
+        let Some(turn) = self.turn(&root) else { return Err(io::ErrorKind::BrokenPipe.into()) };
         let mut found = match run(&root, &subscription.query, subscription.since, self.client()) {
             Ok(found) => found,
             // It would take as much the next time.
@@ -185,6 +186,7 @@ impl Connection<'_> {
             Err(NoAnswer::Unknown(why)) if is_lost(&root) => return self.cancel(nth, why),
             Err(NoAnswer::Unknown(_)) => return Ok(Asked::Deferred),
         };
+        drop(turn);
         let subscription = &mut self.subscriptions[nth];
         let before = subscription.since.replace(Since::Clock(found.clock));
         if found.rows.count() == 0 && !found.fresh {

@@ -282,12 +282,7 @@ mod tests {
 
     use super::*;
 
-    fn rows<'a>(
-        encoding: Encoding,
-        fields: &[&'static str],
-        count: i64,
-        file: AnswerFile<'a>,
-    ) -> Rows<'a> {
+    fn rows<'a>(encoding: Encoding, fields: &[&'static str], count: i64, file: AnswerFile<'a>) -> Rows<'a> {
         let mut rows = Rows::new(encoding, fields.to_vec(), file);
         for nth in 0..count {
             for field in fields {

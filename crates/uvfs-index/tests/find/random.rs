@@ -210,23 +210,24 @@ fn primary() -> impl Strategy<Value = Words> {
 /// A composed expression, sometimes with a word too many.
 fn expression() -> impl Strategy<Value = Words> {
     let word = |text: &str| vec![text.as_bytes().to_vec()];
-    let composed = primary().prop_recursive(4, 12, 3, move |inner| {
-        prop_oneof![
-            (inner.clone(), inner.clone()).prop_map(|(a, b)| [a, b].concat()),
-            (inner.clone(), inner.clone()).prop_map(move |(a, b)| [a, word("-o"), b].concat()),
-            (inner.clone(), inner.clone()).prop_map(move |(a, b)| {
-                // find may swap two operands without effects, and so their value. It does not swap these.
-                let effect = [b"-printf".to_vec(), b",%p\\0".to_vec()];
-                let mut words = [word("("), a, word(")")].concat();
-                words.extend(effect);
-                [words, word(","), b].concat()
-            }),
-            (inner.clone(), inner.clone(), one_of(&["-or", "-a", "-and"]))
-                .prop_map(|(a, b, operator)| [a, vec![operator], b].concat()),
-            (inner.clone(), one_of(&["!", "-not"])).prop_map(|(a, not)| [vec![not], a].concat()),
-            inner.prop_map(move |a| [word("("), a, word(")")].concat()),
-        ]
-    });
+    let composed =
+        primary().prop_recursive(4, 12, 3, move |inner| {
+            prop_oneof![
+                (inner.clone(), inner.clone()).prop_map(|(a, b)| [a, b].concat()),
+                (inner.clone(), inner.clone()).prop_map(move |(a, b)| [a, word("-o"), b].concat()),
+                (inner.clone(), inner.clone()).prop_map(move |(a, b)| {
+                    // find may swap two operands without effects, and so their value. It does not swap these.
+                    let effect = [b"-printf".to_vec(), b",%p\\0".to_vec()];
+                    let mut words = [word("("), a, word(")")].concat();
+                    words.extend(effect);
+                    [words, word(","), b].concat()
+                }),
+                (inner.clone(), inner.clone(), one_of(&["-or", "-a", "-and"]))
+                    .prop_map(|(a, b, operator)| [a, vec![operator], b].concat()),
+                (inner.clone(), one_of(&["!", "-not"])).prop_map(|(a, not)| [vec![not], a].concat()),
+                inner.prop_map(move |a| [word("("), a, word(")")].concat()),
+            ]
+        });
     let stray =
         proptest::option::weighted(0.05, one_of(&["-o", ")", "(", "!", ",", "-a", "-depth", "-xdev"]));
     (composed, stray).prop_map(|(words, stray)| words.into_iter().chain(stray).collect())
@@ -234,7 +235,17 @@ fn expression() -> impl Strategy<Value = Words> {
 
 pub fn random_expressions_have_finds_answers() {
     let directory = generated();
-    let start = one_of(&[".", "names", "dirs/", "deep", "./kinds", "linked", "deep//level0", "dirs/new\nline", "kinds/../sizes"]);
+    let start = one_of(&[
+        ".",
+        "names",
+        "dirs/",
+        "deep",
+        "./kinds",
+        "linked",
+        "deep//level0",
+        "dirs/new\nline",
+        "kinds/../sizes",
+    ]);
     TestRunner::new(config(500))
         .run(&(vec(start, 0..3), expression()), |(starts, words)| {
             let args: Vec<&[u8]> = starts.iter().chain(&words).map(Vec::as_slice).collect();

@@ -45,9 +45,15 @@ pub fn requests() {
         json!({"do": "changed", "path": "relative"}).to_string().into_bytes(),
         json!({"do": "changed", "path": format!("{root}/../..")}).to_string().into_bytes(),
         json!({"do": "changed", "path": {"hex": "2"}}).to_string().into_bytes(),
-        json!({"do": "find", "args": [root, "-size", "-99999999999999999999999c"], "starts": []}).to_string().into_bytes(),
-        json!({"do": "find", "args": [root, "-printf", "%99999999999999999999p"], "starts": [root]}).to_string().into_bytes(),
-        json!({"do": "find", "args": [root], "starts": [root], "zone": "../../etc/passwd"}).to_string().into_bytes(),
+        json!({"do": "find", "args": [root, "-size", "-99999999999999999999999c"], "starts": []})
+            .to_string()
+            .into_bytes(),
+        json!({"do": "find", "args": [root, "-printf", "%99999999999999999999p"], "starts": [root]})
+            .to_string()
+            .into_bytes(),
+        json!({"do": "find", "args": [root], "starts": [root], "zone": "../../etc/passwd"})
+            .to_string()
+            .into_bytes(),
     ];
     for bytes in refused {
         let answer = answer(&served, &bytes);

@@ -36,7 +36,8 @@ fn line(answer: &mut BufReader<UnixStream>) -> Value {
 pub fn clients() {
     let served = Served::new();
     let root = served.root();
-    let request = |since: &Value, wait: bool| json!({"do": "changed", "path": root, "since": since, "wait": wait});
+    let request =
+        |since: &Value, wait: bool| json!({"do": "changed", "path": root, "since": since, "wait": wait});
     let begin = line(&mut asks(&served, "sock", &request(&Value::Null, false)))["clock"].clone();
     let name = "long".repeat(55);
     for nth in 0..20_000 {
