@@ -32,14 +32,14 @@ type Answer<'a> = BufWriter<AnswerFile<'a>>;
 /// Prints what was found.
 enum Printer<'a> {
     Text(Box<FindPrinter<Answer<'a>>>),
-    Json(JsonPrinter<Answer<'a>>),
+    Json(Box<JsonPrinter<Answer<'a>>>),
 }
 
 impl<'a> Printer<'a> {
     fn sink(&mut self) -> &mut dyn FindSink {
         match self {
             Self::Text(printer) => &mut **printer,
-            Self::Json(printer) => printer,
+            Self::Json(printer) => &mut **printer,
         }
     }
 
@@ -85,7 +85,7 @@ impl IndexServer {
         let starts = self.starts(expression.starting_points(), &places, &mut complaints)?;
         let out = BufWriter::with_capacity(PIECE, self.answer_file(stream));
         let mut printer = if request.json {
-            Printer::Json(JsonPrinter::new(out, &expression)?)
+            Printer::Json(Box::new(JsonPrinter::new(out, &expression)?))
         } else {
             Printer::Text(Box::new(FindPrinter::new(out, request.terminal, &context)))
         };
