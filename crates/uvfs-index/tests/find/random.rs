@@ -135,6 +135,19 @@ fn format() -> impl Strategy<Value = Vec<u8>> {
     vec(piece, 1..5).prop_map(|pieces| [pieces.concat(), b"\\n".to_vec()].concat())
 }
 
+/// Tests of times that compare with other files and with dates.
+fn times() -> impl Strategy<Value = Words> {
+    prop_oneof![
+        with("-cmin", count()),
+        with("-cnewer", one_of(&["linked", "sizes/full512", "names/plain"])),
+        with("-newercm", one_of(&["linked", "sizes/full1"])),
+        with("-newermc", one_of(&["linked", "names/aa"])),
+        with("-newercc", one_of(&["linked", "names/aa"])),
+        with("-newermt", one_of(&["2020-01-01 00:00:00.5", "yesterday", "12:00", "@-1", "1 week ago"])),
+        with("-newerct", one_of(&["2020-01-01", "tomorrow", "now"])),
+    ]
+}
+
 fn primary() -> impl Strategy<Value = Words> {
     let lone = one_of(&[
         "-empty",
@@ -151,15 +164,6 @@ fn primary() -> impl Strategy<Value = Words> {
         "-mount",
         "-depth",
     ]);
-    let times = prop_oneof![
-        with("-cmin", count()),
-        with("-cnewer", one_of(&["linked", "sizes/full512", "names/plain"])),
-        with("-newercm", one_of(&["linked", "sizes/full1"])),
-        with("-newermc", one_of(&["linked", "names/aa"])),
-        with("-newercc", one_of(&["linked", "names/aa"])),
-        with("-newermt", one_of(&["2020-01-01 00:00:00.5", "yesterday", "12:00", "@-1", "1 week ago"])),
-        with("-newerct", one_of(&["2020-01-01", "tomorrow", "now"])),
-    ];
     let owners = prop_oneof![
         with("-gid", count()),
         with("-group", one_of(&["root", "daemon", "12", "54322"])),
@@ -183,7 +187,7 @@ fn primary() -> impl Strategy<Value = Words> {
         1 => with("-ilname", pattern()),
         1 => with("-wholename", pattern().prop_map(|p| [b"*/".to_vec(), p].concat())),
         1 => with("-iwholename", pattern().prop_map(|p| [p, b"*".to_vec()].concat())),
-        2 => times,
+        2 => times(),
         2 => owners,
         2 => with("-regex", regex()),
         1 => with("-iregex", regex()),

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::Served;
 
 /// Clients at a time. Root may have more connections than other users.
-const CLIENTS: usize = 100;
+const CLIENTS: usize = 40;
 
 /// Memory of this process that is resident, in bytes. The server is part of it.
 fn resident() -> usize {
@@ -22,7 +22,7 @@ fn resident() -> usize {
 
 fn asks(served: &Served, socket: &str, request: &Value) -> BufReader<UnixStream> {
     let mut stream = UnixStream::connect(served.dir.path().join(socket)).expect("a server");
-    stream.set_read_timeout(Some(Duration::from_secs(120))).expect("a socket");
+    stream.set_read_timeout(Some(Duration::from_secs(600))).expect("a socket");
     stream.write_all(format!("{request}\n").as_bytes()).expect("a request");
     BufReader::new(stream)
 }
