@@ -21,16 +21,18 @@ pub trait FindSink {
     /// Those of the output. They end the search.
     fn act(&mut self, action: &FindAction, file: &dyn FoundFile) -> io::Result<()>;
 
-    /// Hears that a file's link or emptiness could not be read. The test was false.
-    fn unreadable(&mut self, file: &dyn FoundFile, error: &io::Error) {
-        let _ = (file, error);
+    /// Hears that a link, a directory or its emptiness, or a name in a directory could not be read. A test of it was
+    /// false.
+    fn unreadable(&mut self, path: &[u8], error: &io::Error) {
+        let _ = (path, error);
     }
 
-    /// Hears of each file that is tested, whether it is found or not.
+    /// Hears now and then of work that has been done, in steps of a few nanoseconds each.
     ///
     /// # Errors
     /// A reason to go no further. It ends the search.
-    fn visits(&mut self) -> io::Result<()> {
+    fn works(&mut self, steps: u64) -> io::Result<()> {
+        let _ = steps;
         Ok(())
     }
 }
@@ -58,6 +60,18 @@ pub(super) enum Clause {
     Kinds(u8),
     Empty,
     Attributes(AttributeTest),
+}
+
+impl Clause {
+    /// About the work of testing a file, without that of the clauses in it.
+    fn steps(&self, file: &impl FoundFile) -> u64 {
+        match self {
+            Self::Name(glob) => glob.steps(file.name()),
+            Self::Path(glob) => glob.steps(file.path()),
+            Self::Regex(_) => file.path().len() as u64 * REGEX_BYTE,
+            _ => 1,
+        }
+    }
 }
 
 /// A clause that needs an inode's numbers.
@@ -101,17 +115,43 @@ pub(super) enum Stop {
     Failed(io::Error),
 }
 
+/// Steps after which the sink hears of them.
+pub(crate) const BURST: u64 = 1 << 14;
+/// Steps of a byte that a regular expression reads: it may take much memory, and has no other measure.
+const REGEX_BYTE: u64 = 32;
+
 /// A search's state.
 pub(super) struct Evaluation<'s> {
     pub sink: &'s mut dyn FindSink,
     pub owners: OwnerNames,
     /// Whether `-prune` was reached for this file.
     pub pruned: bool,
+    /// Steps that the sink has not heard of.
+    steps: u64,
+}
+
+impl<'s> Evaluation<'s> {
+    pub(super) fn new(sink: &'s mut dyn FindSink) -> Self {
+        Self { sink, owners: OwnerNames::default(), pruned: false, steps: 0 }
+    }
 }
 
 impl Evaluation<'_> {
+    /// Counts work.
+    pub(super) fn works(&mut self, steps: u64) -> Result<(), Stop> {
+        self.steps += steps;
+        if self.steps < BURST { Ok(()) } else { self.tell_work() }
+    }
+
+    /// Tells the sink of all work so far.
+    pub(super) fn tell_work(&mut self) -> Result<(), Stop> {
+        self.sink.works(std::mem::take(&mut self.steps)).map_err(Stop::Failed)
+    }
+
     /// Tests a file.
     pub(super) fn test<F: FoundFile>(&mut self, clause: &Clause, file: &F) -> Result<bool, Stop> {
+        // Before the test: an expression may have very many clauses, and each may take long.
+        self.works(clause.steps(file))?;
         Ok(match clause {
             Clause::True => true,
             Clause::False => false,
@@ -175,7 +215,7 @@ impl Evaluation<'_> {
         match file.target() {
             Ok(target) => glob.matches(&target),
             Err(error) => {
-                self.sink.unreadable(file, &error);
+                self.sink.unreadable(file.path(), &error);
                 false
             }
         }
@@ -185,7 +225,7 @@ impl Evaluation<'_> {
         match file.kind() {
             FileKind::Regular => file.attributes().size == 0,
             FileKind::Directory => file.is_empty_directory().unwrap_or_else(|error| {
-                self.sink.unreadable(file, &error);
+                self.sink.unreadable(file.path(), &error);
                 false
             }),
             _ => false,

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use super::complaints::Complaints;
 use super::eval::FindSink;
 use super::parse::{Expression, FindAction};
 use super::{FileKind, FoundFile};
@@ -57,7 +58,7 @@ pub struct FoundObject<'a> {
 #[derive(Debug)]
 pub struct JsonPrinter<W> {
     out: W,
-    unreadable: u64,
+    complaints: Complaints,
 }
 
 impl<W: Write> JsonPrinter<W> {
@@ -67,14 +68,19 @@ impl<W: Write> JsonPrinter<W> {
     /// A sentence: the expression prints something else.
     pub fn new(out: W, expression: &Expression) -> Result<Self, String> {
         match expression.other_output() {
-            None => Ok(Self { out, unreadable: 0 }),
+            None => Ok(Self { out, complaints: Complaints::default() }),
             Some(word) => Err(format!("{word} prints a text of its own: leave it out, or --json")),
         }
     }
 
     /// How often a link or directory could not be read.
     pub fn unreadable_files(&self) -> u64 {
-        self.unreadable
+        self.complaints.count()
+    }
+
+    /// As [`FindPrinter::complaints`](super::FindPrinter::complaints).
+    pub fn complaints(&self) -> Vec<String> {
+        self.complaints.sentences()
     }
 
     /// Gives back the writer.
@@ -87,8 +93,8 @@ impl<W: Write> FindSink for JsonPrinter<W> {
     fn act(&mut self, action: &FindAction, file: &dyn FoundFile) -> io::Result<()> {
         let (numbers, kind) = (file.attributes(), file.kind());
         let target = (kind == FileKind::Symlink).then(|| file.target());
-        if matches!(target, Some(Err(_))) {
-            self.unreadable += 1;
+        if let Some(Err(error)) = &target {
+            self.complaints.unreadable(file.path(), error);
         }
         let is_device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
         let object = FoundObject {
@@ -113,7 +119,7 @@ impl<W: Write> FindSink for JsonPrinter<W> {
         self.out.write_all(if *action == FindAction::Print0 { b"\0" } else { b"\n" })
     }
 
-    fn unreadable(&mut self, _: &dyn FoundFile, _: &io::Error) {
-        self.unreadable += 1;
+    fn unreadable(&mut self, path: &[u8], error: &io::Error) {
+        self.complaints.unreadable(path, error);
     }
 }

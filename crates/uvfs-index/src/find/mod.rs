@@ -42,9 +42,11 @@
 //! | `acts` | files that an expression may act on |
 //! | `format`, `printf`, `calendar`, `ls`, `printer`, `owners` | output |
 //! | `json` | objects in place of find's output |
+//! | `complaints` | sentences about what could not be read |
 
 mod acts;
 mod calendar;
+mod complaints;
 mod dates;
 mod eval;
 mod format;
@@ -69,6 +71,8 @@ use std::borrow::Cow;
 use std::io;
 
 pub(crate) use acts::Glimpse;
+pub(crate) use complaints::{Complaints, quoted};
+pub(crate) use eval::BURST;
 pub use eval::FindSink;
 pub use format::PrintFormat;
 pub use json::{FoundObject, JsonPrinter};

@@ -111,9 +111,15 @@ pub struct Expression {
     atime: Option<String>,
     prints_by_default: bool,
     other_output: Option<String>,
+    weight: usize,
 }
 
 impl Expression {
+    /// Bytes of the command line: the work of testing a file grows with them.
+    pub(crate) fn weight(&self) -> usize {
+        self.weight
+    }
+
     /// Levels below the starting points that are searched at most.
     pub(crate) fn levels(&self) -> usize {
         self.max_depth.unwrap_or(usize::MAX)
@@ -171,6 +177,7 @@ impl Expression {
             atime: settings.atime,
             prints_by_default: !acts,
             other_output,
+            weight: words.iter().map(|word| word.len() + 1).sum(),
         })
     }
 

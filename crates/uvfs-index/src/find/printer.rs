@@ -1,5 +1,6 @@
 //! The sink that writes what find writes.
 
+use super::complaints::Complaints;
 use super::eval::FindSink;
 use super::ls::{Columns, for_terminal};
 use super::owners::OwnerNames;
@@ -19,7 +20,7 @@ pub struct FindPrinter<W> {
     columns: Columns,
     /// The output of one action, kept for its memory.
     line: Vec<u8>,
-    unreadable: u64,
+    complaints: Complaints,
 }
 
 impl<W: Write> FindPrinter<W> {
@@ -34,13 +35,19 @@ impl<W: Write> FindPrinter<W> {
             owners: OwnerNames::default(),
             columns: Columns::default(),
             line: Vec::new(),
-            unreadable: 0,
+            complaints: Complaints::default(),
         }
     }
 
     /// How often a link or directory could not be read; find's exit status is then 1.
     pub fn unreadable_files(&self) -> u64 {
-        self.unreadable
+        self.complaints.count()
+    }
+
+    /// A sentence for each of these, as find(1) has it behind `find: `. Of very many, the first ones, and a last one with
+    /// the number of the others.
+    pub fn complaints(&self) -> Vec<String> {
+        self.complaints.sentences()
     }
 
     /// Gives back the writer.
@@ -52,6 +59,7 @@ impl<W: Write> FindPrinter<W> {
 impl<W: Write> FindSink for FindPrinter<W> {
     fn act(&mut self, action: &FindAction, file: &dyn FoundFile) -> io::Result<()> {
         self.line.clear();
+        let mut written = Ok(());
         let printed = match action {
             FindAction::Print if self.terminal => {
                 self.line.extend_from_slice(&for_terminal(file.path()));
@@ -64,18 +72,26 @@ impl<W: Write> FindSink for FindPrinter<W> {
                 Ok(())
             }
             FindAction::Printf(format) => {
-                printf::render(format, file, &mut self.owners, &self.zone, self.terminal, &mut self.line)
+                let out = &mut self.out;
+                let mut spill = |line: &mut Vec<u8>| {
+                    if written.is_ok() {
+                        written = out.write_all(line);
+                    }
+                    line.clear();
+                };
+                let (owners, line) = (&mut self.owners, &mut self.line);
+                printf::render(format, file, owners, &self.zone, self.terminal, line, &mut spill)
             }
             FindAction::Ls => self.columns.line(file, &mut self.owners, self.now, &self.zone, &mut self.line),
         };
         // Only a link's target can fail here: memory takes all that is written.
-        if printed.is_err() {
-            self.unreadable += 1;
+        if let Err(error) = printed {
+            self.complaints.unreadable(file.path(), &error);
         }
-        self.out.write_all(&self.line)
+        written.and_then(|()| self.out.write_all(&self.line))
     }
 
-    fn unreadable(&mut self, _: &dyn FoundFile, _: &io::Error) {
-        self.unreadable += 1;
+    fn unreadable(&mut self, path: &[u8], error: &io::Error) {
+        self.complaints.unreadable(path, error);
     }
 }

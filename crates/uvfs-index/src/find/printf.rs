@@ -6,7 +6,11 @@ use super::{FileKind, FoundFile, calendar, ls};
 use jiff::tz::TimeZone;
 use std::io;
 
-/// Appends a file's line, or as much of it as the format asks for. `clean` makes names fit for a terminal.
+/// Bytes of a line after which `spill` takes them.
+const SPILL: usize = 1 << 20;
+
+/// Appends a file's line, or as much of it as the format asks for. `clean` makes names fit for a terminal. A line of many
+/// long paths could take much memory, so `spill` takes what there is of it now and then.
 pub(super) fn render(
     format: &PrintFormat,
     file: &dyn FoundFile,
@@ -14,8 +18,12 @@ pub(super) fn render(
     zone: &TimeZone,
     clean: bool,
     out: &mut Vec<u8>,
+    spill: &mut dyn FnMut(&mut Vec<u8>),
 ) -> io::Result<()> {
     for piece in &format.pieces {
+        if out.len() > SPILL {
+            spill(out);
+        }
         match piece {
             Piece::Text(text) => out.extend_from_slice(text),
             Piece::Field(layout, Field::Depth) => number(layout, Radix::Decimal, file.depth() as u64, out),

@@ -4,12 +4,14 @@
 //! deep calls. One path buffer serves all files: a child's name is appended to its directory's path.
 
 use super::eval::{Evaluation, FindSink, Stop};
-use super::owners::OwnerNames;
 use super::parse::Expression;
 use super::{FileAttributes, FileKind, FoundFile};
 use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::io;
+
+/// Steps of visiting a file.
+const A_FILE: u64 = 16;
 
 /// A tree of names that can be searched.
 pub trait SearchTree {
@@ -38,6 +40,12 @@ pub trait SearchTree {
     fn has_children(&self, node: &Self::Node) -> io::Result<bool>;
     /// A directory's children, in any order.
     fn children<'a>(&'a self, node: &Self::Node) -> Self::Children<'a>;
+    /// The names in a directory that could not be read, with the reason of each; an empty name for the directory
+    /// itself. Asked when a search goes into it.
+    fn unread(&self, node: &Self::Node) -> Vec<(Vec<u8>, io::Error)> {
+        let _ = node;
+        Vec::new()
+    }
 }
 
 /// Where a search begins.
@@ -68,7 +76,7 @@ pub fn search<T: SearchTree>(
     starts: impl IntoIterator<Item = StartingPoint<T::Node>>,
     sink: &mut dyn FindSink,
 ) -> io::Result<SearchEnd> {
-    let evaluation = Evaluation { sink, owners: OwnerNames::default(), pruned: false };
+    let evaluation = Evaluation::new(sink);
     let mut walk = Walk {
         expression,
         tree,
@@ -85,7 +93,10 @@ pub fn search<T: SearchTree>(
             Err(Stop::Failed(error)) => return Err(error),
         }
     }
-    Ok(SearchEnd::Complete)
+    match walk.evaluation.tell_work() {
+        Err(Stop::Failed(error)) => Err(error),
+        _ => Ok(SearchEnd::Complete),
+    }
 }
 
 /// An open directory.
@@ -141,10 +152,26 @@ impl<'t, T: SearchTree> Walk<'t, '_, T> {
             pruned = self.visit(&node, name_at)? && !self.expression.depth_first;
         }
         if descends && !pruned {
+            for (name, error) in self.tree.unread(&node) {
+                self.tell_unread(&name, &error);
+            }
             let children = self.tree.children(&node);
             self.frames.push(Frame { children, node, path_len: self.path.len(), name_at });
         }
         Ok(())
+    }
+
+    /// A name in the directory of the present path, or that itself, could not be read.
+    fn tell_unread(&mut self, name: &[u8], error: &io::Error) {
+        let len = self.path.len();
+        if !name.is_empty() {
+            if self.path.last() != Some(&b'/') {
+                self.path.push(b'/');
+            }
+            self.path.extend_from_slice(name);
+        }
+        self.evaluation.sink.unreadable(&self.path, error);
+        self.path.truncate(len);
     }
 
     fn is_on_device(&self, node: &T::Node) -> bool {
@@ -153,7 +180,7 @@ impl<'t, T: SearchTree> Walk<'t, '_, T> {
 
     /// Tests a file. Returns whether it was pruned.
     fn visit(&mut self, node: &T::Node, name_at: usize) -> Result<bool, Stop> {
-        self.evaluation.sink.visits().map_err(Stop::Failed)?;
+        self.evaluation.works(A_FILE)?;
         let depth = self.frames.len();
         if depth < self.expression.min_depth {
             return Ok(false);

@@ -71,12 +71,12 @@ impl Connections {
 }
 
 /// Whether a user is root or the server's own.
-fn is_master(user: u32) -> bool {
+pub(super) fn is_master(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
 /// The user at the other side, at the moment of its connect(2).
-fn user_of(stream: &UnixStream) -> io::Result<u32> {
+pub(super) fn user_of(stream: &UnixStream) -> io::Result<u32> {
     Ok(socket_peercred(stream)?.uid.as_raw())
 }
 
@@ -139,7 +139,7 @@ pub(super) fn request(stream: &UnixStream, patience: Duration) -> io::Result<Vec
     let until = Instant::now() + patience;
     let mut line = Vec::new();
     let mut chunk = [0; 4096];
-    while !line.contains(&b'\n') && (line.len() as u64) < LONGEST {
+    while (line.len() as u64) < LONGEST {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(ErrorKind::TimedOut.into());
@@ -147,13 +147,17 @@ pub(super) fn request(stream: &UnixStream, patience: Duration) -> io::Result<Vec
         stream.set_read_timeout(Some(left))?;
         match (&mut &*stream).read(&mut chunk) {
             Ok(0) => break,
-            Ok(read) => line.extend_from_slice(&chunk[..read]),
+            Ok(read) => {
+                // Each byte is looked at once, however slowly they come.
+                let end = chunk[..read].iter().position(|byte| *byte == b'\n');
+                line.extend_from_slice(&chunk[..end.unwrap_or(read)]);
+                if end.is_some() {
+                    break;
+                }
+            }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
-    }
-    if let Some(end) = line.iter().position(|byte| *byte == b'\n') {
-        line.truncate(end);
     }
     Ok(line)
 }

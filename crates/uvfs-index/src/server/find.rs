@@ -1,7 +1,6 @@
 //! The answer to `uvfs find`.
 //!
-//! A search holds the table's lock, and a client may read its answer slowly. So the answer is kept first (see `answer`)
-//! and sent afterwards. The first byte comes when the search has ended.
+//! The answer is kept first (see `answer_file`) and sent afterwards. The first byte comes when the search has ended.
 //!
 //! The server looks at no path that a client names: it has other permissions than its client. The client sends the
 //! places of starting points, the attributes of the files that operands name, and the file of its time zone.
@@ -12,12 +11,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 use std::{ffi::OsStr, io};
 
-use super::search_answer::{AnswerFile, Bounds, PatientSink};
+use super::answer_file::AnswerFile;
+use super::patience::{Patience, PatientSink};
 use super::{IndexServer, LOOK, has_gone};
-use crate::find::{Expression, FindContext, FindPrinter, FindSink, JsonPrinter, SearchEnd};
-use crate::protocol::{FindAnswer, FindRequest, of_hex};
+use crate::find::{
+    Complaints, Expression, FindContext, FindPrinter, FindSink, JsonPrinter, SearchEnd, quoted,
+};
+use crate::protocol::{FindAnswer, FindRequest, WirePath, of_hex};
 use crate::tree::{FindStart, IndexPhase, IndexedTree};
 use jiff::tz::TimeZone;
 
@@ -29,22 +32,22 @@ type Answer<'a> = BufWriter<AnswerFile<'a>>;
 /// Prints what was found.
 enum Printer<'a> {
     Text(Box<FindPrinter<Answer<'a>>>),
-    Json(JsonPrinter<Answer<'a>>),
+    Json(Box<JsonPrinter<Answer<'a>>>),
 }
 
 impl<'a> Printer<'a> {
     fn sink(&mut self) -> &mut dyn FindSink {
         match self {
             Self::Text(printer) => &mut **printer,
-            Self::Json(printer) => printer,
+            Self::Json(printer) => &mut **printer,
         }
     }
 
-    /// The number of files that could not be read, and the output.
-    fn end(self) -> (u64, Answer<'a>) {
+    /// Sentences about what could not be read, and the output.
+    fn end(self) -> (Vec<String>, Answer<'a>) {
         match self {
-            Self::Text(printer) => (printer.unreadable_files(), printer.into_inner()),
-            Self::Json(printer) => (printer.unreadable_files(), printer.into_inner()),
+            Self::Text(printer) => (printer.complaints(), printer.into_inner()),
+            Self::Json(printer) => (printer.complaints(), printer.into_inner()),
         }
     }
 }
@@ -59,7 +62,12 @@ impl IndexServer {
         stream: &'a UnixStream,
         request: &FindRequest,
     ) -> Result<Option<(FindAnswer, AnswerFile<'a>)>, String> {
-        let path = |path: &crate::protocol::WirePath| path.bytes().ok_or("a path is no path".to_owned());
+        let path = |path: &WirePath| path.bytes().ok_or("a path is no path".to_owned());
+        let places = request.starts.iter().map(|start| start.as_ref().map(path).transpose());
+        let places = places.collect::<Result<Vec<_>, _>>()?;
+        if !self.wait_scanned(stream, &places)? {
+            return Ok(None);
+        }
         let args = request.args.iter().map(path).collect::<Result<Vec<_>, _>>()?;
         let files = request.files.iter().map(|file| Ok((path(&file.path)?, file.attributes())));
         let files = files.collect::<Result<HashMap<_, _>, String>>()?;
@@ -73,54 +81,63 @@ impl IndexServer {
         if let Some(word) = expression.needs_atime() {
             return Err(format!("{word} needs the time of the last read, which an index does not know"));
         }
-        let mut messages = expression.warnings().to_vec();
-        let places = request.starts.iter().map(|start| start.as_ref().map(path).transpose());
-        let places = places.collect::<Result<Vec<_>, _>>()?;
-        let starts = self.starts(expression.starting_points(), &places, &mut messages)?;
-        let mut failed = messages.len() > expression.warnings().len();
-        let mut warning = None;
-        let out = BufWriter::with_capacity(PIECE, AnswerFile::new(stream, Bounds::USUAL, &self.kept));
+        let mut complaints = Complaints::default();
+        let starts = self.starts(expression.starting_points(), &places, &mut complaints)?;
+        let out = BufWriter::with_capacity(PIECE, self.answer_file(stream));
         let mut printer = if request.json {
-            Printer::Json(JsonPrinter::new(out, &expression)?)
+            Printer::Json(Box::new(JsonPrinter::new(out, &expression)?))
         } else {
             Printer::Text(Box::new(FindPrinter::new(out, request.terminal, &context)))
         };
+        let mut warning = None;
+        let mut sink = PatientSink::new(printer.sink(), Patience::new(stream));
         for (tree, start) in starts {
-            while tree.wait_scanned(LOOK) == IndexPhase::Scanning {
-                if has_gone(stream) {
-                    return Ok(None);
-                }
-            }
-            let mut sink = PatientSink::new(printer.sink(), stream, Bounds::USUAL);
+            let waits = Instant::now();
+            let Some(_turn) = self.turn(&tree, stream) else { return Ok(None) };
+            sink.patience.has_waited(waits.elapsed());
+            sink.patience.look().map_err(|error| error.to_string())?;
             let outcome = tree.find(&expression, &start, &mut sink)?;
             warning = outcome.unchecked.map(|written| unchecked(tree.path(), written)).or(warning);
             if !outcome.exists {
-                messages.push(no_such(&start.written));
+                complaints.say(no_such(&start.written));
             }
-            let at = |path: &Vec<u8>| tree.path().join(OsStr::from_bytes(path)).display().to_string();
-            let mounted_on = outcome.mounted_on.iter().map(at);
-            messages.extend(mounted_on.map(|dir| {
-                format!("{dir}: another file system is mounted there, which this index does not have (-xdev leaves it out)")
-            }));
-            failed |= !outcome.exists || !outcome.mounted_on.is_empty();
+            for dir in &outcome.mounted_on {
+                let at = tree.path().join(OsStr::from_bytes(dir));
+                complaints.say(mounted_on(at.as_os_str().as_bytes()));
+            }
             if outcome.end == SearchEnd::Quit {
                 break;
             }
         }
         let said = |error: io::Error| format!("the answer cannot be kept: {error}");
         let (unreadable, out) = printer.end();
-        failed |= unreadable > 0;
+        let failed = complaints.count() > 0 || !unreadable.is_empty();
+        let messages = expression.warnings().iter().cloned();
+        let messages = messages.chain(complaints.sentences()).chain(unreadable).collect();
         let mut file = out.into_inner().map_err(|error| said(error.into_error()))?;
         let bytes = file.finish().map_err(said)?;
         Ok(Some((FindAnswer { bytes, failed, messages, warning }, file)))
     }
 
-    /// The starting points in their trees. Those that do not exist have a message.
+    /// Waits until the trees of these paths have been read. False if the client has gone.
+    fn wait_scanned(&self, stream: &UnixStream, places: &[Option<Vec<u8>>]) -> Result<bool, String> {
+        for place in places.iter().flatten() {
+            let (tree, _) = self.tree_of(place)?;
+            while tree.wait_scanned(LOOK) == IndexPhase::Scanning {
+                if has_gone(stream) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// The starting points in their trees. Those that do not exist have a sentence.
     fn starts(
         &self,
         written: &[Vec<u8>],
         places: &[Option<Vec<u8>>],
-        messages: &mut Vec<String>,
+        complaints: &mut Complaints,
     ) -> Result<Vec<Start>, String> {
         if written.len() != places.len() {
             return Err("the request does not have the places of its starting points: use a client of the \
@@ -135,7 +152,7 @@ impl IndexServer {
                     starts.push((tree, FindStart { written: written.clone(), below }));
                 }
                 // As find, which goes on with the others.
-                None => messages.push(no_such(written)),
+                None => complaints.say(no_such(written)),
             }
         }
         Ok(starts)
@@ -166,7 +183,14 @@ fn unchecked(tree: &Path, written: std::time::SystemTime) -> String {
 }
 
 fn no_such(path: &[u8]) -> String {
-    format!("'{}': No such file or directory", String::from_utf8_lossy(path))
+    format!("{}: No such file or directory", quoted(path))
+}
+
+fn mounted_on(path: &[u8]) -> String {
+    format!(
+        "{}: another file system is mounted there, which this index does not have (-xdev leaves it out)",
+        quoted(path)
+    )
 }
 
 /// Sends the answer behind its first line.

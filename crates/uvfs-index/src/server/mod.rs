@@ -10,12 +10,15 @@
 //!
 //! Each tree has a snapshot, if a directory for that is given; it stays the server's when the tree is begun anew.
 
+mod answer_file;
+mod changed;
 mod connections;
 mod find;
-mod search_answer;
+mod patience;
+mod turns;
 
 use std::fs::File;
-use std::io::{BufWriter, Read, Write};
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
@@ -30,10 +33,13 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, Mode, Timespec, flock};
 
+pub(crate) use self::answer_file::{AnswerFile, KeptAnswers};
 use self::connections::request;
 pub(crate) use self::connections::{Connections, accept, is_of_master};
-use crate::clock::ChangeClock;
-use crate::protocol::{Failure, IndexRequest, Moment, ShownChange, ShownTree, TreeList, WirePath};
+pub(crate) use self::patience::Patience;
+pub(crate) use self::turns::Turn;
+use self::turns::Turns;
+use crate::protocol::{Failure, IndexRequest, ShownTree, TreeList, WirePath};
 use crate::snapshot::{SnapshotDir, SnapshotFile};
 use crate::tree::{IndexPhase, IndexedTree, TreeLimits};
 
@@ -57,8 +63,8 @@ pub struct IndexServer {
     connections: Arc<Connections>,
     /// Questions so far, in the order of [`KINDS`].
     queries: [AtomicU64; KINDS.len()],
-    /// Bytes of the answers that are kept.
-    kept: AtomicU64,
+    /// Counts of the answers that are kept.
+    kept: KeptAnswers,
     stop: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -66,6 +72,7 @@ struct ServedTree {
     path: PathBuf,
     snapshot: Option<Arc<SnapshotFile>>,
     tree: Mutex<Arc<IndexedTree>>,
+    turns: Turns,
 }
 
 /// A bound socket that no other server has. Dropping it closes it.
@@ -154,7 +161,8 @@ impl IndexServer {
             });
             let tree = IndexedTree::start_with(&path, limits, snapshot.clone())
                 .map_err(|why| format!("cannot index {shown}: {why}"))?;
-            trees.push(ServedTree { path, snapshot, tree: Mutex::new(Arc::new(tree)) });
+            let (tree, turns) = (Mutex::new(Arc::new(tree)), Turns::default());
+            trees.push(ServedTree { path, snapshot, tree, turns });
         }
         let queries = Default::default();
         let (connections, kept) = Default::default();
@@ -239,11 +247,9 @@ impl IndexServer {
             Ok(IndexRequest::Changed { path, since, wait }) => {
                 self.counts(CHANGED);
                 match self.changed(stream, &path, since.as_deref(), wait) {
-                    Ok(Some((moment, changes))) => {
-                        let mut out = BufWriter::new(stream);
-                        line_of(&mut out, &moment)?;
-                        changes.iter().try_for_each(|change| line_of(&mut out, change))?;
-                        out.flush()
+                    Ok(Some((moment, file))) => {
+                        say(stream, &moment)?;
+                        file.map_or(Ok(()), |(file, bytes)| find::send(stream, file, bytes))
                     }
                     Ok(None) => Ok(()),
                     Err(error) => say(stream, &failure(error)),
@@ -254,6 +260,7 @@ impl IndexServer {
 
     /// The tree that a path is in, and the path in it. If its path leads elsewhere by now, it is begun anew.
     pub(crate) fn tree_of(&self, path: &[u8]) -> Result<(Arc<IndexedTree>, Vec<u8>), String> {
+        let path = &plain(path)[..];
         let inside = |served: &ServedTree| -> Option<Vec<u8>> {
             let root = served.path.as_os_str().as_bytes();
             let rest = path.strip_prefix(root)?;
@@ -266,6 +273,7 @@ impl IndexServer {
         let found = self.trees.iter().filter_map(|served| Some((served, inside(served)?)));
         let (served, below) = found
             .min_by_key(|(_, below)| below.len())
+            .filter(|(_, below)| !below.split(|byte| *byte == b'/').any(|name| matches!(name, b"." | b"..")))
             .ok_or_else(|| format!("{} is in no tree of this index", String::from_utf8_lossy(path)))?;
         let mut tree = served.tree.lock();
         if !tree.is_there() {
@@ -280,36 +288,14 @@ impl IndexServer {
         Ok((Arc::clone(&tree), below))
     }
 
-    /// The answer; nothing if the client has gone.
-    fn changed(
-        &self,
-        stream: &UnixStream,
-        path: &WirePath,
-        since: Option<&str>,
-        wait: bool,
-    ) -> Result<Option<(Moment, Vec<ShownChange>)>, String> {
-        let path = path.bytes().ok_or("the path is no path")?;
-        // A clock that is none of ours is of no known moment.
-        let mut since: Option<ChangeClock> = since.and_then(|since| since.parse().ok());
-        loop {
-            let (tree, below) = self.tree_of(&path)?;
-            let answer = tree.changed_since(since, &below);
-            let fresh = answer.changes.is_none();
-            let changes = answer.changes.unwrap_or_default();
-            let changes: Vec<_> =
-                changes.into_iter().filter_map(|change| ShownChange::new(change, &below)).collect();
-            if !wait || fresh || !changes.is_empty() {
-                let (clock, warning) = (answer.clock.to_string(), answer.warning);
-                return Ok(Some((Moment { clock, fresh, changes: changes.len(), warning }, changes)));
-            }
-            // Nothing until then concerns the client.
-            since = Some(answer.clock);
-            while !tree.wait_for_change(answer.clock, LOOK) && tree.is_there() {
-                if has_gone(stream) {
-                    return Ok(None);
-                }
-            }
-        }
+    /// Waits until an answer may be made from one of its trees; nothing if the client has gone.
+    pub(crate) fn turn(&self, tree: &IndexedTree, stream: &UnixStream) -> Option<Turn<'_>> {
+        self.trees.iter().find(|served| served.path == tree.path())?.turns.wait(stream)
+    }
+
+    /// Keeps an answer.
+    pub(crate) fn answer_file<'a>(&'a self, stream: &'a UnixStream) -> AnswerFile<'a> {
+        AnswerFile::usual(stream, &self.kept)
     }
 
     fn list(&self) -> TreeList {
@@ -342,6 +328,15 @@ impl IndexServer {
     }
 }
 
+/// A path with one slash between its names, and none at its end. A relative one stays as it is, and is in no tree.
+fn plain(path: &[u8]) -> Vec<u8> {
+    if path.first() != Some(&b'/') {
+        return path.to_vec();
+    }
+    let names: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
+    [b"/", &names.join(&b'/')[..]].concat()
+}
+
 /// Since 1970.
 fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
@@ -349,11 +344,6 @@ fn seconds(time: SystemTime) -> u64 {
 
 fn failure(error: String) -> Failure {
     Failure { error }
-}
-
-fn line_of(out: &mut impl Write, what: &impl serde::Serialize) -> std::io::Result<()> {
-    serde_json::to_writer(&mut *out, what)?;
-    out.write_all(b"\n")
 }
 
 fn say(stream: &UnixStream, what: &impl serde::Serialize) -> std::io::Result<()> {

@@ -9,6 +9,10 @@
 //!
 //! An answer costs the changes since the question's tick, each with its depth. It does not depend on the tree's size.
 
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+
 use super::{NONE, NameTable};
 
 /// A change of a name, under its tick.
@@ -70,6 +74,14 @@ pub struct ChangedName {
     /// Everything below `path` and below `from` may be different: a directory is, or was, made or renamed or removed.
     /// Names below it are not always listed by themselves.
     pub whole: bool,
+}
+
+impl ChangedName {
+    /// Whether the change is at or below a path, or of a directory above it that took or left its name.
+    pub(crate) fn is_near(&self, below: &[u8]) -> bool {
+        let concerns = |path: &Vec<u8>| is_inside(path, below) || (self.whole && is_inside(below, path));
+        concerns(&self.path) || self.from.as_ref().is_some_and(concerns)
+    }
 }
 
 impl NameTable {
@@ -157,20 +169,38 @@ impl NameTable {
         surplus
     }
 
-    /// All names at or below `below` that changed since a tick, the oldest change first, and directories above it that
-    /// took or left their names; nothing if they are not all known any more.
-    pub(crate) fn changed_since(&self, since: u64, below: &[u8]) -> Option<Vec<ChangedName>> {
-        if since < self.floor || since > self.tick {
-            return None;
+    /// Whether all changes since a tick are known.
+    pub(crate) fn knows_changes_since(&self, since: u64) -> bool {
+        since >= self.floor && since <= self.tick
+    }
+
+    /// Visits all names that changed since a tick, the oldest change first. Memory is that of the new names of renames.
+    /// [`NameTable::knows_changes_since`] must hold.
+    ///
+    /// # Errors
+    /// Those of `each`. Nothing is visited after one.
+    pub(crate) fn visit_changes<E>(
+        &self,
+        since: u64,
+        mut each: impl FnMut(ChangedName) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let later = || self.changes.range(since + 1..).map(|(_, change)| change);
+        // The new name of a rename is shown at the place of the former one, the first of them.
+        let mut renamed = HashMap::with_hasher(RandomState::default());
+        for change in later().filter(|change| self.names[change.name as usize].dead) {
+            if let Some(to) = self.renamed_to(change, since).filter(|_| self.has_path(change.name)) {
+                renamed.entry(to).or_insert(change.name);
+            }
         }
-        let later = || self.changes.range(since + 1..);
-        let mut renamed = std::collections::HashSet::new();
-        let mut found = Vec::new();
-        for (_, change) in later() {
+        for change in later() {
+            // It has a place of its own, later in the order.
+            if renamed.contains_key(&change.name) {
+                continue;
+            }
             let Some(mut shown) = self.shown(change, since) else { continue };
             if shown.kind == ChangeKind::Removed
                 && let Some(to) = self.renamed_to(change, since)
-                && renamed.insert(to)
+                && renamed.get(&to) == Some(&change.name)
                 && let Some(path) = self.path(to)
             {
                 let from = std::mem::replace(&mut shown.path, path);
@@ -179,16 +209,24 @@ impl NameTable {
                 shown.file_type = Some(self.facts(self.names[to as usize].file).type_letter());
                 (shown.kind, shown.from) = (ChangeKind::Renamed, Some(from));
             }
-            found.push((change.name, shown));
+            each(shown)?;
         }
-        // The new name of a rename has a place of its own, later in the order.
-        found.retain(|(name, shown)| shown.kind == ChangeKind::Renamed || !renamed.contains(name));
-        let found = found.into_iter().map(|(_, shown)| shown);
-        let near = |shown: &ChangedName| {
-            let concerns = |path: &Vec<u8>| is_inside(path, below) || (shown.whole && is_inside(below, path));
-            concerns(&shown.path) || shown.from.as_ref().is_some_and(concerns)
-        };
-        Some(found.filter(near).collect())
+        Ok(())
+    }
+
+    /// All names at or below `below` that changed since a tick, the oldest change first, and directories above it that
+    /// took or left their names; nothing if they are not all known any more.
+    #[cfg(test)]
+    pub(crate) fn changed_since(&self, since: u64, below: &[u8]) -> Option<Vec<ChangedName>> {
+        if !self.knows_changes_since(since) {
+            return None;
+        }
+        let mut found = Vec::new();
+        let Ok(()) = self.visit_changes(since, |change| {
+            found.extend(Some(change).filter(|change| change.is_near(below)));
+            Ok::<(), std::convert::Infallible>(())
+        });
+        Some(found)
     }
 
     fn shown(&self, change: &Change, since: u64) -> Option<ChangedName> {

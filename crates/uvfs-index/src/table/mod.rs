@@ -274,6 +274,17 @@ impl NameTable {
         Some(path)
     }
 
+    /// Whether a name has a path: no directory above it is nameless.
+    fn has_path(&self, mut name: u32) -> bool {
+        while self.names[name as usize].parent != NONE {
+            name = self.files[self.names[name as usize].parent as usize].names;
+            if name == NONE {
+                return false;
+            }
+        }
+        true
+    }
+
     /// The path of a name in a directory; nothing if a directory above it is nameless.
     pub(crate) fn path_in(&self, dir: u32, name: &[u8]) -> Option<Vec<u8>> {
         let above = self.files.get(dir as usize)?.names;
@@ -327,7 +338,7 @@ impl NameTable {
     }
 
     /// Whether `dir` is `above` or below it.
-    fn is_below(&self, mut dir: u32, above: u32) -> bool {
+    pub(crate) fn is_below(&self, mut dir: u32, above: u32) -> bool {
         loop {
             if dir == above {
                 return true;

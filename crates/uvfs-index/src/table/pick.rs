@@ -2,18 +2,55 @@
 //!
 //! A walk goes from record to record along the lists of directories, and most steps are a miss of the processor's cache.
 //! Here the records are read from the first to the last, by several threads: memory delivers them as fast as it can.
+//! Each thread takes the next part that nobody has. The calling thread asks before each of its own whether to go on; when no
+//! part is left, the others end with the one that they have.
 //! Names that lead nowhere are passed over. Names below a nameless directory are not: the caller comes down from the root,
 //! and does not reach them.
 
-use std::ops::Range;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
 use super::{FileFacts, NONE, NameTable, ROOT};
 
 /// Records for which another thread is worth its start.
 const A_THREADS: usize = 1 << 17;
+/// Records of a part.
+pub(crate) const A_PART: usize = 1 << 10;
 /// Names that a test is tried with.
 const SAMPLE: usize = 1 << 10;
+
+/// The parts of the records, and their test. A part is taken once: the count of those taken only grows.
+struct Parts<'t, T> {
+    table: &'t NameTable,
+    next: AtomicUsize,
+    stopped: AtomicBool,
+    test: T,
+}
+
+impl<T: Fn(&Candidate<'_>) -> bool> Parts<'_, T> {
+    /// Takes the next part, and adds its number and its names to those picked. False if there is none.
+    fn pick_one(&self, picked: &mut Vec<(usize, Vec<u32>)>) -> bool {
+        let part = self.next.fetch_add(1, Relaxed);
+        let begin = part.saturating_mul(A_PART);
+        let records = &self.table.names;
+        if begin >= records.len() || self.stopped.load(Relaxed) {
+            return false;
+        }
+        let records = records[begin..].iter().take(A_PART).enumerate();
+        let alive = records.filter(|(_, record)| !record.dead && record.parent != NONE);
+        // Fewer than 2³².
+        let names = alive.map(|(nth, _)| (begin + nth) as u32);
+        let of_part: Vec<u32> = names
+            .take_while(|_| !self.stopped.load(Relaxed))
+            .filter(|&at| (self.test)(&Candidate { table: self.table, at }))
+            .collect();
+        if !of_part.is_empty() {
+            picked.push((part, of_part));
+        }
+        true
+    }
+}
 
 /// A name that a test looks at.
 pub(crate) struct Candidate<'t> {
@@ -52,37 +89,46 @@ impl NameTable {
         (kept, tried)
     }
 
-    /// All names in directories that satisfy the test, in the order of their records.
-    pub(crate) fn pick(&self, threads: usize, test: impl Fn(&Candidate<'_>) -> bool + Sync) -> Vec<u32> {
-        let of = |range: Range<usize>| -> Vec<u32> {
-            let base = range.start;
-            let records = self.names[range].iter().enumerate();
-            let alive = records.filter(|(_, record)| !record.dead && record.parent != NONE);
-            // Fewer than 2³².
-            let picked = alive.map(|(nth, _)| (base + nth) as u32);
-            picked.filter(|&at| test(&Candidate { table: self, at })).collect()
-        };
-        let all = self.names.len();
-        let threads = threads.min(all / A_THREADS).max(1);
-        let part = all.div_ceil(threads).max(1);
-        let mut parts = (0..threads).map(|nth| (nth * part).min(all)..((nth + 1) * part).min(all));
-        let Some(first) = parts.next() else { return Vec::new() };
-        thread::scope(|scope| {
-            let others: Vec<_> = parts
-                .map(|range| {
-                    let (own, of) = (range.clone(), &of);
-                    let spawned = thread::Builder::new().spawn_scoped(scope, move || of(own));
-                    (range, spawned)
-                })
-                .collect();
-            let mut picked = of(first);
-            for (range, spawned) in others {
-                // Without a thread, this one does it.
-                let more = spawned.ok().and_then(|other| other.join().ok());
-                picked.extend(more.unwrap_or_else(|| of(range)));
+    /// All names in directories that satisfy the test, in the order of their records. `goes_on` is asked before each
+    /// part that the calling thread takes.
+    ///
+    /// # Errors
+    /// Those of `goes_on`.
+    pub(crate) fn pick(
+        &self,
+        threads: usize,
+        mut goes_on: impl FnMut() -> io::Result<()>,
+        test: impl Fn(&Candidate<'_>) -> bool + Sync,
+    ) -> io::Result<Vec<u32>> {
+        let parts = Parts { table: self, next: AtomicUsize::new(0), stopped: AtomicBool::new(false), test };
+        let threads = threads.min(self.names.len() / A_THREADS).max(1);
+        let mut picked = Vec::new();
+        let outcome = thread::scope(|scope| {
+            let other = || {
+                let mut picked = Vec::new();
+                while parts.pick_one(&mut picked) {}
+                picked
+            };
+            // Without a thread, the others do its part.
+            let others = (1..threads).filter_map(|_| thread::Builder::new().spawn_scoped(scope, other).ok());
+            let others: Vec<_> = others.collect();
+            let outcome = loop {
+                if let Err(error) = goes_on() {
+                    parts.stopped.store(true, Relaxed);
+                    break Err(error);
+                }
+                if !parts.pick_one(&mut picked) {
+                    break Ok(());
+                }
+            };
+            for other in others {
+                picked.extend(other.join().map_err(|_| io::Error::other("a thread ended"))?);
             }
-            picked
-        })
+            outcome
+        });
+        outcome?;
+        picked.sort_unstable_by_key(|(part, _)| *part);
+        Ok(picked.into_iter().flat_map(|(_, names)| names).collect())
     }
 
     /// Directory, text and file of a name.

@@ -234,7 +234,7 @@ impl Shared {
                 return Err(Stop::Again);
             }
             if as_file {
-                self.content.write().unread.name(format!("a file: {errno}"));
+                self.content.write().unread.file(errno);
             } else {
                 self.stays_unread(dir, errno);
             }

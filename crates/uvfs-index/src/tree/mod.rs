@@ -149,6 +149,16 @@ pub struct ChangesSince {
     pub warning: Option<String>,
 }
 
+/// How [`IndexedTree::visit_changes`] ended.
+pub(crate) struct ChangesVisited<E> {
+    pub(crate) clock: ChangeClock,
+    /// Everything may have changed, and nothing was visited.
+    pub(crate) fresh: bool,
+    pub(crate) warning: Option<String>,
+    /// Whether all was visited.
+    pub(crate) changes: Result<(), E>,
+}
+
 /// A starting point of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FindStart {
@@ -225,6 +235,12 @@ impl Content {
     /// Bytes of memory.
     fn bytes(&self) -> usize {
         self.table.bytes() + self.objects.bytes()
+    }
+
+    /// A sentence if something at or below a path could not be read.
+    fn unread_below(&self, below: &[u8]) -> Option<String> {
+        let (count, last) = self.unread.shown_below(&self.table, below);
+        last.map(|last| format!("{count} could not be read, lastly {last}"))
     }
 
     /// Why the table does not have all names.
@@ -538,6 +554,11 @@ impl IndexedTree {
         self.phase() == IndexPhase::Following
     }
 
+    /// A sentence if something at or below a path could not be read.
+    pub(crate) fn unread_below(&self, below: &[u8]) -> Option<String> {
+        self.shared.content.read().unread_below(below)
+    }
+
     /// Calls `look` with the table, its moment, and the host. Changes wait meanwhile, so `look` must not.
     ///
     /// # Errors
@@ -555,13 +576,27 @@ impl IndexedTree {
     /// Without `since`, or if that moment is not known, everything may have changed. O(changes since then), whatever
     /// the size of the tree.
     pub fn changed_since(&self, since: Option<ChangeClock>, below: &[u8]) -> ChangesSince {
+        let mut changes = Vec::new();
+        let visited = self.visit_changes(since, below, |change| {
+            changes.extend(Some(change).filter(|change| change.is_near(below)));
+            Ok::<(), std::convert::Infallible>(())
+        });
+        let ChangesVisited { clock, fresh, warning, changes: Ok(()) } = visited;
+        ChangesSince { clock, changes: (!fresh).then_some(changes), warning }
+    }
+
+    /// As [`IndexedTree::changed_since`]: visits all changes of the tree since a moment, the oldest first, unless
+    /// everything below the path may have changed. The table is locked meanwhile, so `each` must not wait.
+    pub(crate) fn visit_changes<E>(
+        &self,
+        since: Option<ChangeClock>,
+        below: &[u8],
+        each: impl FnMut(ChangedName) -> Result<(), E>,
+    ) -> ChangesVisited<E> {
         let (content, covers) = self.settled();
         let warning = match &content.phase {
             IndexPhase::Lost(why) => Some(why.clone()),
-            _ => {
-                let (count, last) = content.unread.shown(&content.table);
-                last.map(|last| format!("{count} could not be read, lastly {last}"))
-            }
+            _ => content.unread_below(below),
         };
         let elsewhere = |cover: &Cover| format!("{}: {ELSEWHERE}", String::from_utf8_lossy(&cover.path));
         let (seen, warning) = match &covers {
@@ -572,10 +607,12 @@ impl IndexedTree {
             Err(why) => (false, Some(why.clone())),
         };
         let known = since.filter(|since| {
-            seen && since.instance == content.instance && content.phase == IndexPhase::Following
+            seen && since.instance == content.instance
+                && content.phase == IndexPhase::Following
+                && content.table.knows_changes_since(since.tick)
         });
-        let changes = known.and_then(|since| content.table.changed_since(since.tick, below));
-        ChangesSince { clock: content.clock(), changes, warning }
+        let changes = known.map_or(Ok(()), |since| content.table.visit_changes(since.tick, each));
+        ChangesVisited { clock: content.clock(), fresh: known.is_none(), warning, changes }
     }
 
     /// Waits for a change after a moment, at most for `patience`. Returns whether the table has moved.
@@ -616,18 +653,20 @@ impl IndexedTree {
         }
         content.is_known()?;
         let unchecked = content.loaded.filter(|_| content.phase == IndexPhase::Checking);
-        let tree = SearchedTree::new(&self.shared.host, &content.table, &covers.names);
+        let tree = SearchedTree::new(&self.shared.host, &content.table, &content.unread, &covers.names);
         let Some(node) = tree.at(&start.below) else {
             let (end, mounted_on) = (SearchEnd::Complete, Vec::new());
             return Ok(FindOutcome { end, exists: false, mounted_on, unchecked });
         };
         let from = StartingPoint { path: start.written.clone(), node };
-        let narrow = NarrowTree::if_worth(expression, &tree, &node, self.shared.threads());
+        let failed = |error: std::io::Error| error.to_string();
+        let narrow = NarrowTree::if_worth(expression, &tree, &node, self.shared.threads(), sink);
+        let narrow = narrow.map_err(failed)?;
         let end = match &narrow {
             Some(narrow) => search(expression, narrow, [from], sink),
             None => search(expression, &tree, [from], sink),
         };
-        let end = end.map_err(|error| error.to_string())?;
+        let end = end.map_err(failed)?;
         drop(narrow);
         Ok(FindOutcome { end, exists: true, mounted_on: tree.mounted_on(), unchecked })
     }
@@ -666,3 +705,5 @@ mod tests;
 mod tests_by_path;
 #[cfg(test)]
 mod tests_mounts;
+#[cfg(test)]
+mod tests_search;

@@ -5,10 +5,13 @@
 //! path, and no way through the lists of directories. The walk is the usual one, over a tree of the names that are left.
 //! So a directory still comes before its content, and all tests are made again with the path.
 //!
-//! Directories that something is mounted on are on the way too, so that they are reported as ever. A tree with names of
+//! Directories that something is mounted on, or that could not be read, are on the way too, so that they are reported as
+//! ever. A tree with names of
 //! other file systems is walked whole: which these are is in the files' records, not in those of names.
 //!
-//! It is not worth it for a small part of the tree, or if the expression may act on many of the names; a sample tells.
+//! It is not worth it for a small part of the tree, or if the expression may act on many of the names; a sample tells. Nor is
+//! it for an expression of many words: their tests are the work then. The sink is asked now and then whether to go on, as
+//! by the walk.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -17,8 +20,8 @@ use std::io;
 use foldhash::fast::RandomState;
 
 use super::search::{IndexedNode, SearchedTree, attributes_of, kind_of};
-use crate::find::{Expression, FileAttributes, FileKind, Glimpse, SearchTree};
-use crate::table::pick::Candidate;
+use crate::find::{Expression, FileAttributes, FileKind, FindSink, Glimpse, SearchTree};
+use crate::table::pick::{A_PART, Candidate};
 use crate::table::{NameTable, ROOT};
 
 /// Names below which the walk is as fast.
@@ -27,6 +30,8 @@ const FEW: usize = 4096;
 const PART: usize = 16;
 /// The walk is as fast if the expression may act on more than a name of so many.
 const MANY: usize = 16;
+/// The walk is as fast for an expression of more bytes.
+const WIDE: usize = 4096;
 
 impl Glimpse for Candidate<'_> {
     fn name(&self) -> &[u8] {
@@ -56,30 +61,41 @@ impl<'a, 't> NarrowTree<'a, 't> {
         tree: &'a SearchedTree<'t>,
         start: &IndexedNode<'t>,
         threads: usize,
-    ) -> Option<Self> {
+        sink: &mut dyn FindSink,
+    ) -> io::Result<Option<Self>> {
         let table = tree.table();
         let most = FEW.max(table.len() as usize / PART);
-        if table.has_foreign() || !table.is_larger(start.file(), expression.levels(), most) {
-            return None;
+        if expression.weight() > WIDE
+            || table.has_foreign()
+            || !table.is_larger(start.file(), expression.levels(), most)
+        {
+            return Ok(None);
         }
         let (kept, tried) = table.sample(|name| expression.may_act_on(name));
-        (kept * MANY <= tried).then(|| Self::new(expression, tree, threads))
+        (kept * MANY <= tried).then(|| Self::new(expression, tree, threads, sink)).transpose()
     }
 
-    pub(super) fn new(expression: &Expression, tree: &'a SearchedTree<'t>, threads: usize) -> Self {
+    pub(super) fn new(
+        expression: &Expression,
+        tree: &'a SearchedTree<'t>,
+        threads: usize,
+        sink: &mut dyn FindSink,
+    ) -> io::Result<Self> {
         let table = tree.table();
-        let picked = table.pick(threads, |name| expression.may_act_on(name));
+        // Of most names, a byte of the expression takes a fraction of a step.
+        let steps = (A_PART * (1 + expression.weight() / 16)) as u64;
+        let picked = table.pick(threads, || sink.works(steps), |name| expression.may_act_on(name))?;
         let mut left: HashMap<u32, Vec<u32>, RandomState> = HashMap::default();
         // Names of one directory are mostly side by side.
         for names in picked.chunk_by(|one, other| table.named(*one).0 == table.named(*other).0) {
             left.entry(table.named(names[0]).0).or_default().extend(names);
         }
-        let dirs: Vec<u32> = left.keys().copied().chain(tree.covered()).collect();
+        let dirs: Vec<u32> = left.keys().copied().chain(tree.covered()).chain(tree.not_all_read()).collect();
         let mut on_the_way = HashSet::with_hasher(RandomState::default());
         for dir in dirs {
             lead_to(table, dir, &mut on_the_way, &mut left);
         }
-        Self { tree, left }
+        Ok(Self { tree, left })
     }
 }
 
@@ -134,12 +150,18 @@ impl<'t> SearchTree for NarrowTree<'_, 't> {
         let names = self.left.get(&node.file()).filter(|_| shown);
         Box::new(names.into_iter().flatten().map(|&at| self.tree.node(at)))
     }
+
+    fn unread(&self, node: &IndexedNode<'t>) -> Vec<(Vec<u8>, io::Error)> {
+        self.tree.unread(node)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use fastrand::Rng;
+    use rustix::io::Errno;
 
+    use super::super::unread::Unread;
     use super::*;
     use crate::find::{FindContext, FindPrinter, StartingPoint, search};
     use crate::host::{Cover, HostTree};
@@ -221,6 +243,20 @@ mod tests {
         (table, covers)
     }
 
+    /// A few directories and names that could not be read.
+    fn unread(rng: &mut Rng, table: &NameTable) -> Unread {
+        let mut unread = Unread::default();
+        for ino in 1..400u64 {
+            let handle = HostHandle::new(9, &ino.to_ne_bytes());
+            match rng.u8(..60) {
+                0 => unread.dir(handle, Errno::ACCESS, table),
+                1 => unread.name(&handle, b"name", Errno::IO, table),
+                _ => {}
+            }
+        }
+        unread
+    }
+
     fn words(rng: &mut Rng) -> Vec<Vec<u8>> {
         let mut words: Vec<Vec<u8>> = Vec::new();
         for _ in 0..rng.usize(1..6) {
@@ -249,19 +285,21 @@ mod tests {
         words
     }
 
-    /// Lines of the output, sorted; files that could not be read; directories that something is mounted on.
-    type Found = (Vec<Vec<u8>>, u64, Vec<Vec<u8>>);
+    /// Lines of the output; files that could not be read; directories that something is mounted on. Each sorted.
+    type Found = (Vec<Vec<u8>>, Vec<String>, Vec<Vec<u8>>);
 
     fn found(expression: &Expression, tree: SearchedTree<'_>, start: &[u8], narrow: bool) -> Option<Found> {
         let mut printer = FindPrinter::new(Vec::new(), false, &FindContext::of_this_process());
         let from = StartingPoint { path: b"start".to_vec(), node: tree.at(start)? };
         if narrow {
-            search(expression, &NarrowTree::new(expression, &tree, 3), [from], &mut printer)
+            let narrow = NarrowTree::new(expression, &tree, 3, &mut printer).expect("it goes on");
+            search(expression, &narrow, [from], &mut printer)
         } else {
             search(expression, &tree, [from], &mut printer)
         }
         .expect("memory takes all");
-        let unreadable = printer.unreadable_files();
+        let mut unreadable = printer.complaints();
+        unreadable.sort_unstable();
         let mut lines: Vec<_> =
             printer.into_inner().split_inclusive(|b| *b == 0).map(<[u8]>::to_vec).collect();
         lines.sort_unstable();
@@ -281,11 +319,14 @@ mod tests {
         let (mut rng, mut some) = (Rng::with_seed(27), 0);
         for round in 0..600 {
             let (table, covers) = table(&mut rng, &host);
+            let unread = unread(&mut rng, &table);
             let words = words(&mut rng);
             let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).chain([&b"-print0"[..]]).collect();
             let Ok(expression) = Expression::parse(&words) else { continue };
             let start = [&b""[..], b"a", b"b"][rng.usize(..3)];
-            let of = |narrow| found(&expression, SearchedTree::new(&host, &table, &covers), start, narrow);
+            let of = |narrow| {
+                found(&expression, SearchedTree::new(&host, &table, &unread, &covers), start, narrow)
+            };
             let (whole, narrow) = (of(false), of(true));
             let shown: Vec<_> = words.iter().map(|word| word.escape_ascii().to_string()).collect();
             assert_eq!(narrow, whole, "round {round}: {shown:?}");

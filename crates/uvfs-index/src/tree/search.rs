@@ -2,8 +2,8 @@
 //!
 //! A search runs under the table's lock, so all that it sees is of one moment, and changes wait. The table has no
 //! targets of symbolic links, no numbers of devices, and nothing of what is mounted below the tree. The first two are
-//! read from the host when an expression asks for them. A directory that something is mounted on is reported, unless
-//! the expression does not descend into it.
+//! read from the host when an expression asks for them. A directory that something is mounted on, or that could not be
+//! read, is reported, unless the expression does not descend into it.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, FileType, Stat, readlinkat, statat};
 use rustix::io::Errno;
 
+use super::unread::Unread;
 use crate::find::{FileAttributes, FileKind, SearchTree, Timestamp};
 use crate::host::{Cover, HostTree};
 use crate::table::{FileFacts, NONE, NameTable};
@@ -30,6 +31,7 @@ pub(super) struct IndexedNode<'t> {
 pub(super) struct SearchedTree<'t> {
     host: &'t HostTree,
     table: &'t NameTable,
+    unread: &'t Unread,
     /// Directories that something is mounted on, each with the device number of that.
     covered: HashMap<u32, u64>,
     /// Paths of directories that something is mounted on, and that a search went into.
@@ -75,10 +77,15 @@ pub(super) fn attributes_of(facts: &FileFacts) -> FileAttributes {
 }
 
 impl<'t> SearchedTree<'t> {
-    pub(super) fn new(host: &'t HostTree, table: &'t NameTable, covers: &[Cover]) -> Self {
+    pub(super) fn new(
+        host: &'t HostTree,
+        table: &'t NameTable,
+        unread: &'t Unread,
+        covers: &[Cover],
+    ) -> Self {
         let covered = covers.iter().filter_map(|cover| Some((table.walk(&cover.path)?, cover.dev)));
         let covered = covered.filter(|(file, _)| table.facts(*file).is_dir()).collect();
-        Self { host, table, covered, mounted_on: RefCell::default() }
+        Self { host, table, unread, covered, mounted_on: RefCell::default() }
     }
 
     /// The name at a path below the root.
@@ -103,6 +110,11 @@ impl<'t> SearchedTree<'t> {
     /// The directories that something is mounted on.
     pub(super) fn covered(&self) -> impl Iterator<Item = u32> {
         self.covered.keys().copied()
+    }
+
+    /// The directories that could not be read, or not each name in them.
+    pub(super) fn not_all_read(&self) -> impl Iterator<Item = u32> {
+        self.unread.places().filter_map(|dir| self.table.dir_of(dir.as_bytes()))
     }
 
     /// A name of the table by its number.
@@ -175,8 +187,11 @@ impl<'t> SearchTree for SearchedTree<'t> {
     }
 
     fn has_children(&self, node: &IndexedNode<'t>) -> io::Result<bool> {
-        if self.covered.contains_key(&node.file) {
+        if self.covered.contains_key(&node.file) || self.facts(node).dev == 0 {
             return Err(io::Error::other("something is mounted there"));
+        }
+        if let Some(errno) = self.table.handle(node.file).and_then(|dir| self.unread.why_not(dir)) {
+            return Err(errno.into());
         }
         Ok(self.table.children(node.file).next().is_some())
     }
@@ -187,5 +202,15 @@ impl<'t> SearchTree for SearchedTree<'t> {
         let table: &'t NameTable = self.table;
         let names = table.children(dir).take_while(move |_| shown);
         Box::new(names.map(move |(name, file)| IndexedNode { dir, name, file }))
+    }
+
+    fn unread(&self, node: &IndexedNode<'t>) -> Vec<(Vec<u8>, io::Error)> {
+        if self.unread.is_empty() || self.covered.contains_key(&node.file) {
+            return Vec::new();
+        }
+        let Some(dir) = self.table.handle(node.file) else { return Vec::new() };
+        let itself = self.unread.why_not(dir).map(|errno| (Vec::new(), errno));
+        let names = self.unread.names_of(dir).iter().map(|(name, errno)| (name.to_vec(), *errno));
+        itself.into_iter().chain(names).map(|(name, errno)| (name, errno.into())).collect()
     }
 }

@@ -14,7 +14,7 @@ use crate::table::Note;
 pub(super) type Walk = BTreeMap<Vec<u8>, FileFacts>;
 
 /// A directory that is followed; none, with a message, where that is not allowed.
-fn followed() -> Option<(tempfile::TempDir, IndexedTree)> {
+pub(super) fn followed() -> Option<(tempfile::TempDir, IndexedTree)> {
     let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
     match IndexedTree::start(dir.path(), TreeLimits::default()) {
         Ok(tree) => Some((dir, tree)),

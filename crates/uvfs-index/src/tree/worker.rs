@@ -210,12 +210,15 @@ impl Shared {
         }
         self.is_found(&listing.dir);
         let mut content = self.content.write();
+        if matches!(listing.part, ListingPart::Whole | ListingPart::First(_)) {
+            content.unread.is_listed_anew(&listing.dir);
+        }
         for (name, errno) in listing.unseen {
             if passes(errno) {
                 // One that is being changed has a report too. It is looked at once.
                 self.look_later(Report::Name(listing.dir.clone(), name));
             } else {
-                content.unseen(&name, errno);
+                content.unseen(&listing.dir, &name, errno);
             }
         }
         let began = match listing.part {
@@ -321,7 +324,7 @@ impl Shared {
             }
             Err(errno) if is_shortage(errno) => self.misses(file, errno, Report::Object(file.clone())),
             Err(errno) => {
-                self.content.write().unread.name(format!("a file: {errno}"));
+                self.content.write().unread.file(errno);
                 Ok(())
             }
         }
@@ -374,7 +377,7 @@ impl Shared {
                 // The directory is gone; its own name is reported too.
                 Err(Errno::STALE | Errno::NOENT) => return Ok(PutStep::Done),
                 Err(errno) => {
-                    self.content.write().unseen(name, errno);
+                    self.content.write().unseen(handle, name, errno);
                     return Ok(PutStep::Done);
                 }
             }
@@ -397,6 +400,9 @@ impl Shared {
             content.table.refresh_dir(dir, facts, Note::Tick);
         }
         let before = content.table.child(dir, name).map(|file| (file, content.table.generation(file)));
+        if found.is_ok() {
+            content.unread.name_was_seen(handle, name);
+        }
         let step = match found {
             Ok(Some(found)) => content.put(dir, name, found)?,
             Ok(None) => match content.table.gone(dir, name) {
@@ -404,7 +410,7 @@ impl Shared {
                 Err(_) => return Err(full()),
             },
             Err(errno) => {
-                content.unseen(name, errno);
+                content.unseen(handle, name, errno);
                 PutStep::Done
             }
         };
@@ -544,9 +550,9 @@ impl Content {
     }
 
     /// A name's state was not seen. If it changed at that moment, its report comes.
-    fn unseen(&mut self, name: &[u8], errno: Errno) {
+    fn unseen(&mut self, dir: &HostHandle, name: &[u8], errno: Errno) {
         if errno != Errno::AGAIN && errno != Errno::STALE {
-            self.unread.name(format!("{}: {errno}", String::from_utf8_lossy(name)));
+            self.unread.name(dir, name, errno, &self.table);
         }
     }
 }

@@ -8,11 +8,11 @@ use super::clocks::{self, Since, Written};
 use super::connection::Connection;
 use super::query::{FIELDS, Query, sync_timeout};
 use super::roots::Root;
-use super::run::{run, synchronise};
+use super::run::{NoAnswer, run, synchronise};
 use super::subscriptions::{Asked, Inbox, StateEvent, Subscription};
 use super::value::Value;
 use super::wire::Answer;
-use super::{AssertedState, CURSORS, STATES, SUBSCRIPTIONS, WATCHMAN_VERSION, WEIGHT};
+use super::{AssertedState, CURSORS, METADATA, NAME, STATES, SUBSCRIPTIONS, WATCHMAN_VERSION, WEIGHT};
 use crate::clock::ChangeClock;
 
 /// How long states wait for changes that ended before.
@@ -64,7 +64,7 @@ fn has(capability: &str) -> bool {
     of_kind || FEATURES.contains(&capability)
 }
 
-fn answer(entries: impl IntoIterator<Item = (&'static str, Value)>) -> Answer {
+fn answer<'a>(entries: impl IntoIterator<Item = (&'static str, Value)>) -> Answer<'a> {
     let version = ("version", WATCHMAN_VERSION.into());
     Answer::new([version].into_iter().chain(entries).collect::<Vec<_>>())
 }
@@ -83,12 +83,20 @@ fn text<'a>(request: &'a [Value], at: usize, what: &str) -> Result<&'a [u8], Str
         .ok_or_else(|| format!("invalid value for argument {at}, expected {what}"))
 }
 
-impl Connection<'_> {
+/// A name that the server keeps.
+fn kept_name(name: &[u8]) -> Result<Vec<u8>, String> {
+    if name.len() > NAME {
+        return Err(format!("a name has {} bytes, and may have {NAME}", name.len()));
+    }
+    Ok(name.to_vec())
+}
+
+impl<'a> Connection<'a> {
     /// Answers a request.
     ///
     /// # Errors
     /// A sentence.
-    pub(super) fn command(&mut self, request: &Value) -> Result<Answer, String> {
+    pub(super) fn command(&mut self, request: &Value) -> Result<Answer<'a>, String> {
         const WANTS: &str = "invalid command: expected an array with the name of a command";
         let request = request.array().ok_or(WANTS)?;
         let name =
@@ -167,7 +175,7 @@ impl Connection<'_> {
         self.server.known.lock().inboxes.iter().for_each(|inbox| inbox.ring());
     }
 
-    fn version(&self, request: &[Value]) -> Result<Answer, String> {
+    fn version(&self, request: &[Value]) -> Result<Answer<'a>, String> {
         let mut answer = answer([("buildinfo", concat!("uvfs ", env!("CARGO_PKG_VERSION")).into())]);
         let Some(wanted) = request.get(1) else { return Ok(answer) };
         let names = |key: &str| match wanted.get(key) {
@@ -187,13 +195,13 @@ impl Connection<'_> {
         Ok(answer)
     }
 
-    fn get_sockname(&self) -> Answer {
+    fn get_sockname(&self) -> Answer<'a> {
         use std::os::unix::ffi::OsStrExt;
         let path = || Value::from(self.server.socket.as_os_str().as_bytes());
         answer([("sockname", path()), ("unix_domain", path())])
     }
 
-    fn watch_project(&self, request: &[Value]) -> Result<Answer, String> {
+    fn watch_project(&self, request: &[Value]) -> Result<Answer<'a>, String> {
         let (root, below) = self.server.watch_project(text(request, 1, "a path")?, self.asker)?;
         let mut answer = answer([("watch", root[..].into()), ("watcher", "uvfs".into())]);
         if !below.is_empty() {
@@ -202,14 +210,14 @@ impl Connection<'_> {
         Ok(answer)
     }
 
-    fn watch_del(&self, request: &[Value]) -> Result<Answer, String> {
+    fn watch_del(&self, request: &[Value]) -> Result<Answer<'a>, String> {
         let root = self.root(request)?;
         let deleted = self.server.known.lock().roots.remove(&root.path).is_some();
         self.ring_all();
         Ok(answer([("watch-del", deleted.into()), ("root", root.path[..].into())]))
     }
 
-    fn clock(&self, request: &[Value]) -> Result<Answer, String> {
+    fn clock(&self, request: &[Value]) -> Result<Answer<'a>, String> {
         let root = self.root(request)?;
         let timeout =
             request.get(2).map_or(Ok(Duration::ZERO), |options| sync_timeout(options, Duration::ZERO))?;
@@ -232,7 +240,7 @@ impl Connection<'_> {
     }
 
     fn set_cursor(&self, root: &Root, name: Vec<u8>, clock: ChangeClock) -> Result<(), String> {
-        let key = (root.path.clone(), name);
+        let key = (root.path.clone(), kept_name(&name)?);
         let mut known = self.server.known.lock();
         if known.cursors.len() >= CURSORS && !known.cursors.contains_key(&key) {
             return Err(format!("there are {CURSORS} cursors, and more cannot be; use clocks instead"));
@@ -241,23 +249,24 @@ impl Connection<'_> {
         Ok(())
     }
 
-    fn query(&self, root: &Root, query: &Query) -> Result<Answer, String> {
+    fn query(&self, root: &Root, query: &Query) -> Result<Answer<'a>, String> {
         synchronise(root, query.sync_timeout)?;
         let since = match &query.since {
             None => None,
             Some(Written::Since(since)) => Some(*since),
             Some(Written::Cursor(name)) => Some(self.cursor(root, name.clone())),
         };
-        let found = run(root, query, since, self.encoding)?;
+        let _turn = self.turn(root).ok_or("the client has gone")?;
+        let found = run(root, query, since, self.client()).map_err(NoAnswer::sentence)?;
         if let Some(Written::Cursor(name)) = &query.since {
             self.set_cursor(root, name.clone(), found.clock)?;
         }
         Ok(found.answer(vec![("version", WATCHMAN_VERSION.into())]))
     }
 
-    fn subscribe(&mut self, request: &[Value]) -> Result<Answer, String> {
+    fn subscribe(&mut self, request: &[Value]) -> Result<Answer<'a>, String> {
         let root = self.root(request)?;
-        let name = text(request, 2, "the name of a subscription")?.to_vec();
+        let name = kept_name(text(request, 2, "the name of a subscription")?)?;
         let spec = request.get(3).ok_or("the query is missing")?;
         let query = Query::read(spec, &|moment| self.moment(&root, moment)).map_err(parsing)?;
         let states = |key: &str| match spec.get(key) {
@@ -314,7 +323,7 @@ impl Connection<'_> {
         Ok(of_root.map(|state| state.name.clone()).collect())
     }
 
-    fn unsubscribe(&mut self, request: &[Value]) -> Result<Answer, String> {
+    fn unsubscribe(&mut self, request: &[Value]) -> Result<Answer<'a>, String> {
         let root = self.root(request)?;
         let name = text(request, 2, "the name of a subscription")?;
         let before = self.subscriptions.len();
@@ -323,7 +332,7 @@ impl Connection<'_> {
         Ok(answer([("unsubscribe", name.into()), ("deleted", deleted.into())]))
     }
 
-    fn flush_subscriptions(&mut self, request: &[Value]) -> Result<Answer, String> {
+    fn flush_subscriptions(&mut self, request: &[Value]) -> Result<Answer<'a>, String> {
         let root = self.root(request)?;
         let options = request.get(2).ok_or("flush-subscriptions needs an object with sync_timeout")?;
         synchronise(&root, sync_timeout(options, PATIENCE)?)?;
@@ -354,11 +363,14 @@ impl Connection<'_> {
         ]))
     }
 
-    fn state(&self, request: &[Value], entered: bool) -> Result<Answer, String> {
+    fn state(&self, request: &[Value], entered: bool) -> Result<Answer<'a>, String> {
         let root = self.root(request)?;
         let options = request.get(2).unwrap_or(&Value::Null);
         let name = options.text().or_else(|| options.get("name").and_then(Value::text));
-        let name = name.ok_or("a state needs a name")?.to_vec();
+        let name = kept_name(name.ok_or("a state needs a name")?)?;
+        if options.get("metadata").is_some_and(|metadata| metadata.weight() > METADATA) {
+            return Err("the metadata of a state takes too much memory: give less".into());
+        }
         synchronise(&root, sync_timeout(options, PATIENCE)?)?;
         let clock = root.tree.figures().clock;
         let metadata = options.get("metadata").cloned().map(Arc::new);
@@ -393,7 +405,7 @@ fn parsing(why: String) -> String {
     format!("QueryParseError: failed to parse query: {why}")
 }
 
-fn list_capabilities() -> Answer {
+fn list_capabilities<'a>() -> Answer<'a> {
     let mut all: Vec<String> = FEATURES.map(str::to_owned).to_vec();
     all.extend(COMMANDS.iter().map(|name| format!("cmd-{name}")));
     all.extend(super::terms::NAMES.iter().map(|name| format!("term-{name}")));

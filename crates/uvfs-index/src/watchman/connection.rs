@@ -11,10 +11,11 @@ use rustix::fs::Timespec;
 use rustix::io::Errno;
 
 use super::WatchmanServer;
-use super::roots::Asker;
+use super::roots::{Asker, Root};
+use super::run::Client;
 use super::subscriptions::{Inbox, StateEvent, Subscription};
 use super::wire::{Answer, Encoding, Unread};
-use crate::server::is_of_master;
+use crate::server::{Patience, Turn, is_of_master};
 
 /// How long a client may take to read a part of an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -156,12 +157,23 @@ impl<'a> Connection<'a> {
         Ok((readable, rung))
     }
 
-    fn failure(&self, why: String) -> Answer {
+    /// Waits until an answer may be made; nothing if the client has gone.
+    pub(super) fn turn(&self, root: &Root) -> Option<Turn<'a>> {
+        self.server.index.turn(&root.tree, self.stream)
+    }
+
+    /// For the answer to a query.
+    pub(super) fn client(&self) -> Client<'a> {
+        let file = self.server.index.answer_file(self.stream);
+        Client { encoding: self.encoding, file, patience: Patience::new(self.stream) }
+    }
+
+    fn failure(&self, why: String) -> Answer<'a> {
         Answer::new([("version", super::WATCHMAN_VERSION.into()), ("error", why.into())])
     }
 
     /// Sends a PDU.
-    pub(super) fn send(&self, answer: Answer) -> io::Result<()> {
+    pub(super) fn send(&self, answer: Answer<'_>) -> io::Result<()> {
         // Rows are encoded while a request is answered, so they have its encoding.
         let encoding = answer.files.as_ref().map_or(self.encoding, super::wire::Rows::encoding);
         answer.send(encoding, BufWriter::new(self.stream))

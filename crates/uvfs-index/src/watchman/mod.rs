@@ -65,6 +65,12 @@ const CURSORS: usize = 4096;
 const SUBSCRIPTIONS: usize = 256;
 /// Bytes of memory of a connection's subscriptions.
 const WEIGHT: usize = 16 << 20;
+/// Bytes of the name of a cursor, of a state and of a subscription.
+const NAME: usize = 1024;
+/// About the bytes of memory of a state's metadata.
+const METADATA: usize = 256 << 10;
+/// Bytes of a root's path.
+const ROOT_PATH: usize = 4096;
 /// States that are entered at a time.
 const STATES: usize = 1024;
 /// How often a thread that rings looks whether the server is still there.

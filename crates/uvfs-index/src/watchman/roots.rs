@@ -16,9 +16,9 @@ use std::{ffi::OsStr, io};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 
-use super::WatchmanServer;
 use super::run::{VCS, below};
 use super::value::{Value, object};
+use super::{ROOT_PATH, WatchmanServer};
 use crate::table::NameTable;
 use crate::tree::IndexedTree;
 
@@ -177,6 +177,9 @@ impl WatchmanServer {
     pub(super) fn watch(&self, path: &[u8], asker: Asker) -> Result<Vec<u8>, String> {
         let found = self.canonical(path, asker)?;
         let bytes = found.as_os_str().as_bytes();
+        if bytes.len() > ROOT_PATH {
+            return Err(format!("unable to resolve root: its path has more than {ROOT_PATH} bytes"));
+        }
         let failed = |why: String| format!("unable to resolve root {}: {why}", shown(path));
         let outside = |why| format!("{why}; start it with this directory, or one above: uvfs index DIR");
         self.index.tree_of(bytes).map_err(outside).map_err(failed)?;

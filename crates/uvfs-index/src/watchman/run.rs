@@ -1,11 +1,13 @@
 //! Answers queries from the table of a tree.
 //!
 //! A query reads the table under its lock, so its rows are of one moment, with that moment's clock. Nothing else is
-//! done meanwhile but to encode rows; targets of symbolic links alone are read from the host, if a query wants them.
+//! done meanwhile but to encode rows; targets of symbolic links alone are read from the host, if a query wants them. It ends
+//! early if its client has gone, and with a sentence if it takes too long or its answer is too large.
 //!
 //! A name is in an answer once, whatever generators produce it. If several may, their names' numbers are remembered.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::io;
 use std::os::fd::AsFd;
 use std::time::Instant;
 
@@ -21,6 +23,7 @@ use super::wildmatch::WildMatch;
 use super::wire::{Answer, Encoding, Rows};
 use crate::clock::ChangeClock;
 use crate::host::HostTree;
+use crate::server::{AnswerFile, Patience};
 use crate::table::watched::WatchedName;
 use crate::table::{FileFacts, NameTable};
 
@@ -28,18 +31,21 @@ use crate::table::{FileFacts, NameTable};
 pub(super) const VCS: [&[u8]; 3] = [b".git", b".hg", b".svn"];
 
 /// The outcome of a query.
-pub(super) struct Found {
+pub(super) struct Found<'a> {
     pub(super) clock: ChangeClock,
     /// The names are not those that changed, but all.
     pub(super) fresh: bool,
-    pub(super) rows: Rows,
+    pub(super) rows: Rows<'a>,
+    /// A sentence about names that may be missing.
+    pub(super) warning: Option<String>,
 }
 
-impl Found {
+impl<'a> Found<'a> {
     /// The answer, with these entries in front.
-    pub(super) fn answer(self, mut entries: Vec<(&'static str, Value)>) -> Answer {
+    pub(super) fn answer(self, mut entries: Vec<(&'static str, Value)>) -> Answer<'a> {
         entries.push(("clock", clocks::text(self.clock).into()));
         entries.push(("is_fresh_instance", self.fresh.into()));
+        entries.extend(self.warning.map(|why| ("warning", why.into())));
         Answer { entries, files: Some(self.rows) }
     }
 }
@@ -57,17 +63,39 @@ pub(super) fn synchronise(root: &Root, timeout: std::time::Duration) -> Result<(
     Err(format!("synchronization failed: the changes were not all looked at in {} ms", timeout.as_millis()))
 }
 
+/// Why a query has no answer.
+#[derive(Debug)]
+pub(super) enum NoAnswer {
+    /// The tree is not known: a sentence.
+    Unknown(String),
+    /// It takes too much, or its client has gone: a sentence.
+    TooMuch(String),
+}
+
+impl NoAnswer {
+    pub(super) fn sentence(self) -> String {
+        let (Self::Unknown(why) | Self::TooMuch(why)) = self;
+        why
+    }
+}
+
+/// Whom a query is answered for, and how.
+pub(super) struct Client<'a> {
+    pub(super) encoding: Encoding,
+    pub(super) file: AnswerFile<'a>,
+    pub(super) patience: Patience<'a>,
+}
+
 /// Answers a query. `since` is the query's moment, with its cursor looked up.
-///
-/// # Errors
-/// A sentence: the tree is not known.
-pub(super) fn run(
+pub(super) fn run<'a>(
     root: &Root,
     query: &Query,
     since: Option<Since>,
-    encoding: Encoding,
-) -> Result<Found, String> {
-    root.tree.look(|table, now, host| {
+    client: Client<'a>,
+) -> Result<Found<'a>, NoAnswer> {
+    let below = join(&root.below, &query.relative_root);
+    let warning = root.tree.unread_below(&below);
+    let ran = root.tree.look(|table, now, host| {
         let known = ChangeClock { instance: now.instance, tick: table.names_known_since() };
         let tick = match since {
             Some(Since::Clock(clock)) if clock.instance == now.instance => Some(clock.tick),
@@ -75,14 +103,20 @@ pub(super) fn run(
             _ => None,
         };
         let tick = tick.filter(|tick| table.knows_names_since(*tick));
-        let mut rows = Rows::new(encoding, query.fields.clone());
+        let mut rows = Rows::new(client.encoding, query.fields.clone(), client.file);
         if !(tick.is_none() && query.empty_on_fresh_instance) {
-            let below = join(&root.below, &query.relative_root);
-            let mut run = Run { table, host, root, query, below, known, seen: None, rows: &mut rows };
+            let (steps, patience) = (A_NAME + query.weight as u64 / WEIGHT_STEPS, client.patience);
+            let (seen, stop) = (None, None);
+            let mut run =
+                Run { table, host, root, query, below, known, seen, rows: &mut rows, patience, steps, stop };
             run.generate(tick);
+            if let Some(error) = run.stop {
+                return Err(NoAnswer::TooMuch(error.to_string()));
+            }
         }
-        Found { clock: now, fresh: tick.is_none(), rows }
-    })
+        Ok(Found { clock: now, fresh: tick.is_none(), rows, warning })
+    });
+    ran.unwrap_or_else(|why| Err(NoAnswer::Unknown(why)))
 }
 
 /// A path below a path.
@@ -103,7 +137,12 @@ pub(super) fn below<'a>(path: &'a [u8], above: &[u8]) -> Option<&'a [u8]> {
     .filter(|rest| !rest.is_empty())
 }
 
-struct Run<'a> {
+/// Steps of a name, without the terms of the query.
+const A_NAME: u64 = 16;
+/// As much of a query's weight is a step.
+const WEIGHT_STEPS: u64 = 1024;
+
+struct Run<'a, 'c> {
     table: &'a NameTable,
     host: &'a HostTree,
     root: &'a Root,
@@ -113,10 +152,24 @@ struct Run<'a> {
     known: ChangeClock,
     /// Names that have a row, if several generators may produce one.
     seen: Option<HashSet<u32, RandomState>>,
-    rows: &'a mut Rows,
+    rows: &'a mut Rows<'c>,
+    patience: Patience<'c>,
+    /// Those of a name.
+    steps: u64,
+    /// Why it goes no further.
+    stop: Option<io::Error>,
 }
 
-impl Run<'_> {
+impl Run<'_, '_> {
+    /// Counts the work of another name. False if the query goes no further.
+    fn goes_on(&mut self) -> bool {
+        if self.stop.is_none() {
+            let stop = self.patience.works(self.steps).err();
+            self.stop = stop.or_else(|| self.rows.failed());
+        }
+        self.stop.is_none()
+    }
+
     fn generate(&mut self, since: Option<u64>) {
         let query = self.query;
         let paths = query.paths.as_ref().map_or(0, Vec::len);
@@ -126,7 +179,11 @@ impl Run<'_> {
         }
         let table = self.table;
         if let Some(since) = since {
-            table.names_since(since, &mut |name| self.offer(&name));
+            table.names_since(since, &mut |name| {
+                if self.goes_on() {
+                    self.offer(&name);
+                }
+            });
         }
         for start in query.paths.iter().flatten() {
             self.path(start);
@@ -153,32 +210,33 @@ impl Run<'_> {
 
     /// Globs that begin in one directory share a walk.
     fn globs(&mut self, globs: &[WildMatch]) {
-        let mut starts: Vec<(&[u8], Option<usize>)> = Vec::new();
-        for glob in globs {
-            let deeper = |left: Option<usize>, right: Option<usize>| Some(left?.max(right?));
-            match starts.iter_mut().find(|(start, _)| *start == glob.start()) {
-                Some((_, deepest)) => *deepest = deeper(*deepest, glob.deepest()),
-                None => starts.push((glob.start(), glob.deepest())),
-            }
-        }
-        for (start, deepest) in starts {
+        let mut starts: HashMap<&[u8], Vec<&WildMatch>, RandomState> = HashMap::default();
+        globs.iter().for_each(|glob| starts.entry(glob.start()).or_default().push(glob));
+        for (start, globs) in starts {
             let levels =
                 if start.is_empty() { 0 } else { 1 + start.iter().filter(|byte| **byte == b'/').count() };
-            let of_start: Vec<&WildMatch> = globs.iter().filter(|glob| glob.start() == start).collect();
+            let deepest: Option<Vec<usize>> = globs.iter().map(|glob| glob.deepest()).collect();
+            let deepest = deepest.and_then(|all| all.into_iter().max());
             let path = join(&self.below, start);
             let depth = deepest.map(|deepest| deepest.saturating_sub(levels));
-            self.walk(&path, depth, |name| of_start.iter().any(|glob| glob.matches(name)));
+            self.walk(&path, depth, |name| globs.iter().any(|glob| glob.matches(name)));
         }
     }
 
     /// Offers the names below a path, so many levels deep, that are wanted.
     fn walk(&mut self, path: &[u8], levels: Option<usize>, wanted: impl Fn(&[u8]) -> bool) {
+        if !self.goes_on() {
+            return;
+        }
         let table = self.table;
         let Some((dir, _)) = table.name_at(path) else { return };
         let slashes = |path: &[u8]| memchr::memchr_iter(b'/', path).count();
         let above = if path.is_empty() { 0 } else { slashes(path) + 1 };
         let mut path = path.to_vec();
         table.walk_names(dir, &mut path, false, &mut |name| {
+            if !self.goes_on() {
+                return false;
+            }
             let inside = levels.is_none_or(|levels| slashes(name.path) < above + levels);
             if inside && below(name.path, &self.below).is_some_and(&wanted) {
                 self.offer(&name);

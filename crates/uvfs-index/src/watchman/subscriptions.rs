@@ -20,7 +20,7 @@ use super::clocks::{self, Since};
 use super::connection::Connection;
 use super::query::Query;
 use super::roots::Root;
-use super::run::{join, run, synchronise};
+use super::run::{NoAnswer, join, run, synchronise};
 use super::value::Value;
 use super::wire::Answer;
 use crate::clock::ChangeClock;
@@ -31,7 +31,7 @@ pub(super) const SETTLE: Duration = Duration::from_millis(20);
 /// How long they wait at most while changes go on.
 pub(super) const LATEST: Duration = Duration::from_millis(500);
 /// Events that may wait for a connection; one that is further behind is cut off.
-const EVENTS: usize = 4096;
+const EVENTS: usize = 1024;
 /// Files that say that source control is at work.
 const LOCKS: [&[u8]; 2] = [b".git/index.lock", b".hg/wlock"];
 
@@ -178,11 +178,15 @@ impl Connection<'_> {
         if !now && subscription.defer_vcs && is_busy(&root) {
             return Ok(Asked::Deferred);
         }
-        let mut found = match run(&root, &subscription.query, subscription.since, self.encoding) {
+        let Some(turn) = self.turn(&root) else { return Err(io::ErrorKind::BrokenPipe.into()) };
+        let mut found = match run(&root, &subscription.query, subscription.since, self.client()) {
             Ok(found) => found,
-            Err(why) if is_lost(&root) => return self.cancel(nth, why),
-            Err(_) => return Ok(Asked::Deferred),
+            // It would take as much the next time.
+            Err(NoAnswer::TooMuch(why)) => return self.cancel(nth, why),
+            Err(NoAnswer::Unknown(why)) if is_lost(&root) => return self.cancel(nth, why),
+            Err(NoAnswer::Unknown(_)) => return Ok(Asked::Deferred),
         };
+        drop(turn);
         let subscription = &mut self.subscriptions[nth];
         let before = subscription.since.replace(Since::Clock(found.clock));
         if found.rows.count() == 0 && !found.fresh {
@@ -193,7 +197,7 @@ impl Connection<'_> {
             entries.push(("since", clocks::text(clock).into()));
         }
         if subscription.query.omit_changed_files {
-            found.rows = super::wire::Rows::new(self.encoding, vec!["name"]);
+            found.rows = found.rows.without_rows();
         }
         self.send(found.answer(entries)).map(|()| Asked::Sent)
     }

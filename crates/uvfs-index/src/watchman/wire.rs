@@ -2,19 +2,16 @@
 //!
 //! A client speaks JSON (a line is a PDU) or BSER, and each PDU is answered in the encoding that it has.
 //!
-//! The list of files of an answer may be larger than memory. Its rows are encoded while the table is read, and kept in
-//! memory up to [`IN_MEMORY`], then in a temporary file. They are sent when all are known: BSER wants their number and
-//! size first, and no client holds the table's lock.
+//! The list of files of an answer may be larger than memory. Its rows are encoded while the table is read, and kept
+//! within the bounds of all answers. They are sent when all are known: BSER wants their number and size first, and no
+//! client holds the table's lock.
 
-use std::io::{self, Read, Seek, Write};
-
-use tempfile::SpooledTempFile;
+use std::io::{self, Read, Write};
 
 use super::bser;
 use super::value::{LONGEST, Value, json_real, json_text};
+use crate::server::AnswerFile;
 
-/// Bytes of an answer's rows that are kept in memory.
-const IN_MEMORY: usize = 4 << 20;
 /// Bytes that are collected before they go to the file.
 const BUFFER: usize = 64 << 10;
 
@@ -86,8 +83,8 @@ impl Unread {
 }
 
 /// The rows of an answer's `files`.
-pub(super) struct Rows {
-    spool: SpooledTempFile,
+pub(super) struct Rows<'a> {
+    file: AnswerFile<'a>,
     buffer: Vec<u8>,
     fields: Vec<&'static str>,
     encoding: Encoding,
@@ -97,10 +94,19 @@ pub(super) struct Rows {
     failed: Option<io::Error>,
 }
 
-impl Rows {
-    pub(super) fn new(encoding: Encoding, fields: Vec<&'static str>) -> Self {
-        let (spool, buffer) = (SpooledTempFile::new(IN_MEMORY), Vec::new());
-        Self { spool, buffer, fields, encoding, count: 0, at: 0, failed: None }
+impl<'a> Rows<'a> {
+    pub(super) fn new(encoding: Encoding, fields: Vec<&'static str>, file: AnswerFile<'a>) -> Self {
+        Self { file, buffer: Vec::new(), fields, encoding, count: 0, at: 0, failed: None }
+    }
+
+    /// The same, without a row.
+    pub(super) fn without_rows(self) -> Self {
+        Self::new(self.encoding, vec!["name"], self.file.emptied())
+    }
+
+    /// Why no more rows are kept.
+    pub(super) fn failed(&mut self) -> Option<io::Error> {
+        self.failed.take()
     }
 
     pub(super) fn count(&self) -> u64 {
@@ -183,19 +189,18 @@ impl Rows {
 
     fn flush(&mut self) {
         if self.failed.is_none() {
-            self.failed = self.spool.write_all(&self.buffer).err();
+            self.failed = self.file.write_all(&self.buffer).err();
         }
         self.buffer.clear();
     }
 
     /// The bytes before the rows, and the rows.
-    fn finish(mut self) -> io::Result<(Vec<u8>, u64, SpooledTempFile)> {
+    fn finish(mut self) -> io::Result<(Vec<u8>, u64, AnswerFile<'a>)> {
         self.flush();
         if let Some(error) = self.failed {
             return Err(error);
         }
-        let bytes = self.spool.stream_position()?;
-        self.spool.rewind()?;
+        let bytes = self.file.finish()?;
         let mut head = Vec::new();
         match self.encoding {
             Encoding::Json => head.push(b'['),
@@ -204,17 +209,17 @@ impl Rows {
             }
             Encoding::Bser(_) => bser::put_array(self.count, &mut head),
         }
-        Ok((head, bytes, self.spool))
+        Ok((head, bytes, self.file))
     }
 }
 
 /// An answer: its entries, and perhaps the list of files.
-pub(super) struct Answer {
+pub(super) struct Answer<'a> {
     pub(super) entries: Vec<(&'static str, Value)>,
-    pub(super) files: Option<Rows>,
+    pub(super) files: Option<Rows<'a>>,
 }
 
-impl Answer {
+impl Answer<'_> {
     pub(super) fn new(entries: impl Into<Vec<(&'static str, Value)>>) -> Self {
         Self { entries: entries.into(), files: None }
     }
@@ -273,10 +278,12 @@ impl Answer {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
-    fn rows(encoding: Encoding, fields: &[&'static str], count: i64) -> Rows {
-        let mut rows = Rows::new(encoding, fields.to_vec());
+    fn rows<'a>(encoding: Encoding, fields: &[&'static str], count: i64, file: AnswerFile<'a>) -> Rows<'a> {
+        let mut rows = Rows::new(encoding, fields.to_vec(), file);
         for nth in 0..count {
             for field in fields {
                 match *field {
@@ -290,7 +297,9 @@ mod tests {
     }
 
     fn sent(encoding: Encoding, fields: &[&'static str], count: i64) -> Value {
-        let files = Some(rows(encoding, fields, count));
+        let ((server, _client), kept) =
+            (UnixStream::pair().expect("sockets"), crate::server::KeptAnswers::default());
+        let files = Some(rows(encoding, fields, count, AnswerFile::usual(&server, &kept)));
         let mut out = Vec::new();
         let answer = Answer { entries: vec![("clock", "c:1:2".into())], files };
         answer.send(encoding, &mut out).expect("a vector");

@@ -115,7 +115,7 @@ fn count() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn size() -> impl Strategy<Value = Vec<u8>> {
-    (count(), one_of(&["", "b", "c", "w", "k", "M"])).prop_map(|(count, unit)| [count, unit].concat())
+    (count(), one_of(&["", "b", "c", "w", "k", "M", "G"])).prop_map(|(count, unit)| [count, unit].concat())
 }
 
 fn mode() -> impl Strategy<Value = Vec<u8>> {
@@ -135,6 +135,19 @@ fn format() -> impl Strategy<Value = Vec<u8>> {
     vec(piece, 1..5).prop_map(|pieces| [pieces.concat(), b"\\n".to_vec()].concat())
 }
 
+/// Tests of times that compare with other files and with dates.
+fn times() -> impl Strategy<Value = Words> {
+    prop_oneof![
+        with("-cmin", count()),
+        with("-cnewer", one_of(&["linked", "sizes/full512", "names/plain"])),
+        with("-newercm", one_of(&["linked", "sizes/full1"])),
+        with("-newermc", one_of(&["linked", "names/aa"])),
+        with("-newercc", one_of(&["linked", "names/aa"])),
+        with("-newermt", one_of(&["2020-01-01 00:00:00.5", "yesterday", "12:00", "@-1", "1 week ago"])),
+        with("-newerct", one_of(&["2020-01-01", "tomorrow", "now"])),
+    ]
+}
+
 fn primary() -> impl Strategy<Value = Words> {
     let lone = one_of(&[
         "-empty",
@@ -146,7 +159,18 @@ fn primary() -> impl Strategy<Value = Words> {
         "-print",
         "-print0",
         "-daystart",
+        "-ls",
+        "-xdev",
+        "-mount",
+        "-depth",
     ]);
+    let owners = prop_oneof![
+        with("-gid", count()),
+        with("-group", one_of(&["root", "daemon", "12", "54322"])),
+        with("-user", one_of(&["0", "7", "65534"])),
+        with("-inum", count()),
+        with("-samefile", one_of(&["linked", "third", "kinds/link0", "dirs", "no such"])),
+    ];
     let accessed = prop_oneof![
         with("-atime", count()),
         with("-amin", count()),
@@ -160,6 +184,11 @@ fn primary() -> impl Strategy<Value = Words> {
         1 => with("-path", pattern().prop_map(|p| [b"*".to_vec(), p, b"*".to_vec()].concat())),
         1 => with("-ipath", pattern().prop_map(|p| [b"*".to_vec(), p].concat())),
         1 => with("-lname", pattern()),
+        1 => with("-ilname", pattern()),
+        1 => with("-wholename", pattern().prop_map(|p| [b"*/".to_vec(), p].concat())),
+        1 => with("-iwholename", pattern().prop_map(|p| [p, b"*".to_vec()].concat())),
+        2 => times(),
+        2 => owners,
         2 => with("-regex", regex()),
         1 => with("-iregex", regex()),
         2 => with("-regextype", one_of(&["emacs", "posix-extended", "egrep", "grep", "posix-basic", "findutils-default"])),
@@ -185,21 +214,24 @@ fn primary() -> impl Strategy<Value = Words> {
 /// A composed expression, sometimes with a word too many.
 fn expression() -> impl Strategy<Value = Words> {
     let word = |text: &str| vec![text.as_bytes().to_vec()];
-    let composed = primary().prop_recursive(4, 12, 3, move |inner| {
-        prop_oneof![
-            (inner.clone(), inner.clone()).prop_map(|(a, b)| [a, b].concat()),
-            (inner.clone(), inner.clone()).prop_map(move |(a, b)| [a, word("-o"), b].concat()),
-            (inner.clone(), inner.clone()).prop_map(move |(a, b)| {
-                // find may swap two operands without effects, and so their value. It does not swap these.
-                let effect = [b"-printf".to_vec(), b",%p\\0".to_vec()];
-                let mut words = [word("("), a, word(")")].concat();
-                words.extend(effect);
-                [words, word(","), b].concat()
-            }),
-            inner.clone().prop_map(move |a| [word("!"), a].concat()),
-            inner.prop_map(move |a| [word("("), a, word(")")].concat()),
-        ]
-    });
+    let composed =
+        primary().prop_recursive(4, 12, 3, move |inner| {
+            prop_oneof![
+                (inner.clone(), inner.clone()).prop_map(|(a, b)| [a, b].concat()),
+                (inner.clone(), inner.clone()).prop_map(move |(a, b)| [a, word("-o"), b].concat()),
+                (inner.clone(), inner.clone()).prop_map(move |(a, b)| {
+                    // find may swap two operands without effects, and so their value. It does not swap these.
+                    let effect = [b"-printf".to_vec(), b",%p\\0".to_vec()];
+                    let mut words = [word("("), a, word(")")].concat();
+                    words.extend(effect);
+                    [words, word(","), b].concat()
+                }),
+                (inner.clone(), inner.clone(), one_of(&["-or", "-a", "-and"]))
+                    .prop_map(|(a, b, operator)| [a, vec![operator], b].concat()),
+                (inner.clone(), one_of(&["!", "-not"])).prop_map(|(a, not)| [vec![not], a].concat()),
+                inner.prop_map(move |a| [word("("), a, word(")")].concat()),
+            ]
+        });
     let stray =
         proptest::option::weighted(0.05, one_of(&["-o", ")", "(", "!", ",", "-a", "-depth", "-xdev"]));
     (composed, stray).prop_map(|(words, stray)| words.into_iter().chain(stray).collect())
@@ -207,10 +239,20 @@ fn expression() -> impl Strategy<Value = Words> {
 
 pub fn random_expressions_have_finds_answers() {
     let directory = generated();
-    let start = one_of(&[".", "names", "dirs/", "deep", "./kinds"]);
+    let start = one_of(&[
+        ".",
+        "names",
+        "dirs/",
+        "deep",
+        "./kinds",
+        "linked",
+        "deep//level0",
+        "dirs/new\nline",
+        "kinds/../sizes",
+    ]);
     TestRunner::new(config(500))
-        .run(&(start, expression()), |(start, words)| {
-            let args: Vec<&[u8]> = std::iter::once(&start).chain(&words).map(Vec::as_slice).collect();
+        .run(&(vec(start, 0..3), expression()), |(starts, words)| {
+            let args: Vec<&[u8]> = starts.iter().chain(&words).map(Vec::as_slice).collect();
             let differs = difference(directory.path(), &args, ZONE);
             prop_assert!(differs.is_none(), "{}", differs.unwrap_or_default());
             Ok(())

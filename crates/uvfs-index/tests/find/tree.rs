@@ -53,7 +53,25 @@ pub const NAMES: &[&[u8]] = &[
     b"comma,name",
     b"~tilde",
     b"x=y:z",
+    b" blank",
+    b"blank ",
+    b"\n",
+    b"...",
+    b"{hex}",
+    b"\xf0\x9f\x98\x80",
+    b"\xc3",
+    b"\x80\xbf",
+    b"a\\nb",
+    b"%",
+    b"*",
+    b"?",
+    b"[",
+    b"]",
+    LONGEST,
 ];
+
+/// As long as a name may be.
+const LONGEST: &[u8] = &[b'L'; 255];
 
 /// Lengths around the borders of blocks and units.
 const SIZES: &[u64] = &[

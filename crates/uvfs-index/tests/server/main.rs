@@ -5,11 +5,15 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod hostile;
+mod many;
+mod unread;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -20,15 +24,27 @@ use serde_json::{Value, json};
 use uvfs_index::{IndexClient, IndexServer, IndexSocket, TreeLimits, WatchmanServer};
 
 fn main() -> ExitCode {
-    let tests: [(&str, fn()); 5] = [
+    let tests: [(&str, fn()); 10] = [
         ("an_endless_answer_ends_with_a_sentence", endless_answer),
         ("the_server_looks_at_no_path_of_a_client", no_path_of_a_client),
         ("others_may_neither_stop_nor_spy", others),
+        ("unread_directories_are_said_as_find_says_them", unread::as_find),
         ("a_zone_is_the_clients", zones),
+        ("any_request_has_an_answer_or_an_end", hostile::requests),
+        ("a_zone_of_any_bytes_is_a_zone_or_refused", hostile::zones),
+        ("slow_readers_and_waiting_clients_take_little_memory", many::clients),
+        ("a_query_that_takes_too_much_ends", many::queries),
         ("a_server_without_files_goes_on_later", without_files),
     ];
     // They change the limits and the environment of the process.
     support::run(&tests, Served::start().err(), true)
+}
+
+/// With an empty directory for a tree.
+fn directory() -> tempfile::TempDir {
+    let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
+    fs::create_dir(dir.path().join("tree")).expect("a directory");
+    dir
 }
 
 /// A server of a tree. Its threads live as long as the process.
@@ -39,9 +55,21 @@ struct Served {
 
 impl Served {
     fn start() -> Result<Self, String> {
-        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
+        Self::serve(directory())
+    }
+
+    /// A server of another user, of a tree that root has made; nothing if there cannot be one.
+    fn of_other(make: impl FnOnce(&Path)) -> Option<Self> {
+        let dir = directory();
+        make(&dir.path().join("tree"));
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        fs::set_permissions(dir.path(), open).expect("permissions");
+        let served = as_other(|| Self::serve(dir))?;
+        served.inspect_err(|why| eprintln!("skipped: a server without capabilities: {why}")).ok()
+    }
+
+    fn serve(dir: tempfile::TempDir) -> Result<Self, String> {
         let root = dir.path().join("tree");
-        fs::create_dir(&root).expect("a directory");
         let stopped = Arc::new(AtomicUsize::new(0));
         let stops = Arc::clone(&stopped);
         let stop = move || _ = stops.fetch_add(1, Relaxed);
@@ -139,9 +167,10 @@ fn no_path_of_a_client() {
     assert_eq!((answer.bytes, answer.messages.len(), answer.failed), (0, 2, true));
 }
 
+const NOBODY: u32 = 65_534;
+
 /// Runs in a thread of its own, which becomes another user for the kernel alone.
 fn as_other<R: Send>(task: impl FnOnce() -> R + Send) -> Option<R> {
-    const NOBODY: u32 = 65_534;
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: another user: only root can become one");
         return None;
