@@ -361,8 +361,8 @@ impl Published {
         });
     }
 
-    /// Mark a directory as removed; under its attribute lock. It has no child and gets none, so every path that
-    /// passed it ends in a directory whose own sequence has moved.
+    /// Mark a directory as removed; under its attribute lock. It has no child and gets none. Every path that passed it
+    /// went through a former child: a subdirectory's sequence, or a link's count, moved when that left.
     pub(crate) fn mark_dead(&self) {
         self.stamp.write(|| {
             let word = self.mode.load(Ordering::Relaxed);

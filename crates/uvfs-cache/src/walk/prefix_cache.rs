@@ -5,12 +5,12 @@
 //! that the entry leads to. It stores nothing.
 //!
 //! **Changes on the way.** The last directory's own walk sequence is compared at each hit. Every other directory on
-//! the way is *passed*: the noting thread sets a flag in its private half. A change that moves the walk sequence of a
-//! passed directory moves the count of its group ([`ChangeCounts`]), and no older entry that passes the group hits.
-//! Such a change is a rename, a lost name, another mode or owner, or an access control list that comes or goes. The
-//! next walk over the path checks each position and renews the entry. A change of a directory that no entry passes
-//! moves no count. Neither does the end of a directory without children: every path that passed it ends in a directory
-//! whose own sequence has moved.
+//! the way is *passed*: a thread that *notes* (writes) an entry flags the directory's private half. When the walk
+//! sequence of a passed directory moves, the count of its group moves ([`ChangeCounts`]). Older entries with that group
+//! then no longer hit. Such a change is a rename, a lost name, a new mode or owner, an access control list that comes
+//! or goes, or a stale mark. The next walk over the path checks each position and renews the entry. A change of a
+//! directory that no entry passes moves no count. Neither does the removal of an empty directory: a path that passed it
+//! went through a former child. A subdirectory's sequence, or a link's count, moved when that left.
 //!
 //! **Race of a change with a hit.** The writer makes the walk sequence odd, moves the count, and only then changes
 //! anything. If a reader loads the old count, it comes before the change. If any thread has seen the change, it sees
@@ -22,26 +22,28 @@
 //! sequence comes first, the check fails, and nothing is kept. If the noting thread loads the new count, its check
 //! finds the sequence odd or changed.
 //!
-//! **Signatures.** An entry has no text but a signature of 127 bits: the sum of all words of the question, each
-//! multiplied by its own random number, modulo the prime 2^127 - 1. The words are start, credentials, mounts, epoch,
-//! wraps, length and text. Two questions differ in some word, so their signatures are the same with a probability of
-//! at most 2^-126. Thus 2^64 compared pairs have a false match with a probability of at most 2^-62. The slot is
-//! chosen by a product of the signature with two more secrets, so that the time of a lookup reveals no linear
-//! function of the signature.
+//! **Signatures.** A walk's *question* is what its entry is found by. An entry stores a signature of 127 bits in place
+//! of the text. The signature sums the question's words, each times its own random number, modulo the prime 2^127 - 1.
+//! The words are start, credentials, mounts, epoch, wraps, length, text and, for a relative text, the caller's root.
+//! Two questions differ in some word. If the random numbers are independent and uniform, their signatures are equal with
+//! a probability of at most 2^-126. Thus 2^64 compared pairs have a false match with a probability of at most 2^-62. A
+//! product of the signature and two more secrets selects the set, so that lookup times depend on no linear function of
+//! the signature.
 //!
 //! A walk sequence wraps after 2^31 changes of one directory, and an entry might survive that. So [`GenSeq::wraps`],
 //! which is part of the question, moves after every 2^29 changes of any one directory. The epoch (see `expiry.rs`) is
-//! part of the question too, because a walk that began before the epoch moved is suspect. A name with a deadline is
-//! not kept.
+//! part of the question too, because a walk that began before the epoch moved is suspect. A path with a
+//! name that has a deadline is not kept.
 //!
-//! **Protection.** An entry's `seq` guards its fields. Only the holder of its stripe's lock writes them; a thread that
-//! finds it locked gives up. An entry holds no reference and pins nothing. The stripes count the writes of their
-//! entries, so that a sequence continues above its former values after its page was given back.
+//! **Protection.** An entry's `seq` guards its fields. Only the holder of the stripe's lock writes these
+//! fields. A noting thread that finds the stripe locked notes nothing. An entry holds no reference and pins nothing. A
+//! stripe counts the writes to its entries. After an entry's page was given back, its sequence restarts above all former
+//! values.
 //!
-//! **Size.** Sets of [`WAYS`] entries. The table grows with the directory states, to at most a sixteenth of the
-//! memory limit, which counts it. It goes first if memory runs short. A good entry gives way only to a path that a
-//! thread misses [`PATIENCE`] times in a row, so two paths of one set do not displace each other in turn. All other
-//! misses at full sets store nothing shared.
+//! **Size.** Sets of [`WAYS`] entries. The table grows with the number of directory states, to at most a sixteenth of
+//! the memory limit, in which its bytes count. It goes first if memory runs short. A good entry gives way only to a path
+//! that a thread misses [`PATIENCE`] times in a row, so two paths of one set do not displace each other in turn. All
+//! other misses at full sets store nothing shared, but each thread's sixteenth may grow the table.
 
 use std::hash::{BuildHasher, RandomState};
 

@@ -8,36 +8,40 @@
 //!
 //! - All openers of an inode at one time agree: all use one number, or none has one (EIO otherwise). So the first
 //!   open decides until the last close.
-//! - The server returns a number. The kernel accepts another one after it has sent the last RELEASE.
+//! - The server gives the number back (`FUSE_DEV_IOC_BACKING_CLOSE`). The kernel accepts another one for the inode
+//!   after it has sent the last RELEASE.
 //!
 //! A small file that is first opened for reading is not lent. Borrowing and returning it costs more than reading it
-//! once, into pages that the kernel keeps from one open to the next. (Of a hot open, read and close the server's
-//! part was half as much again.) A file that the driver does not offer
+//! once, into pages that the kernel keeps from one open to the next. (Lending made the server's part of a hot open,
+//! read and close 1.5 times as long.) A file that the driver does not offer
 //! ([`FileLender::offer`](uvfs::driver::FileLender::offer)), such as one with set-id bits, is not lent either.
 //!
+//! A file that is not lent is read and written *by requests*: the kernel sends READ and WRITE.
+//!
 //! **Mappings.** A mapping made through a lent open file shows the file behind it. It does not delay RELEASE, and
-//! continues when nobody has the file open. A reader by requests, from the mount's own pages, does not see stores
-//! through that mapping. So a file that was lent once is lent again, even a small one. If that is impossible, it is
-//! read and written by requests without pages ([`Way::Direct`]). This holds as long as the kernel knows the inode,
-//! which it does while the file is mapped. The driver remembers it
-//! ([`FileLender::was_lent`](uvfs::driver::FileLender::was_lent)). A mapping made through a file that is open by requests
-//! keeps that file open, and until its end the file is not lent. Pages may be left from opens by requests. The
-//! kernel drops them when an open is answered with a number, and nobody reads them.
+//! continues when nobody has the file open. A program that reads the file by requests and the mount's page cache does
+//! not see stores through that mapping. So a file that was lent once is lent again, even a small one. If that is
+//! impossible, it is read and written by requests without pages ([`Way::Direct`]). The rule holds while the kernel
+//! knows the inode, and it knows the inode while the file is mapped. The driver remembers that a file was lent
+//! ([`FileLender::was_lent`](uvfs::driver::FileLender::was_lent)). A mapping of a file that is open by requests keeps
+//! it open. The file is not lent until that mapping ends. Pages may be left from opens by requests. The kernel drops
+//! these pages when a reply to OPEN carries a number. No reader sees them after that.
 //!
-//! **Attributes.** Nothing reports these writes in time: an event comes a moment later. So while a lent file is
-//! open for writing, its attributes are not answered from the cache ([`Core::attr_if_written`]). The kernel may
-//! keep them: it knows its own writes, and sees which answers are older. It learns only by the event, when a
-//! mapping ends, what stores through it did to the times. When such a file is released, the driver looks at it
-//! before it counts as closed here. A resident driver has no events. While a file of it is lent or may be mapped
-//! ([`Core::changes_unreported`]), the kernel is told to keep no attributes. When it is opened to be written, or has holes, the
-//! kernel drops those that it has.
+//! **Attributes.** Nothing reports the kernel's own writes in time: an event comes a moment later. So while a lent
+//! file is open for writing, its attributes are not answered from the cache ([`Core::attr_if_written`]). The kernel may
+//! keep them: it knows its own writes, and sees which answers are older. When a mapping ends, an event reports its
+//! stores. Only then does the kernel learn the new times. At RELEASE the driver first looks at the file's attributes;
+//! only then does the table drop the opener. A resident driver has no events. While a file of it is lent or may be
+//! mapped ([`Core::changes_unreported`]), the kernel is told to keep no attributes. When such a file is lent for
+//! writing, or has holes, the server tells the kernel to drop those that it has.
 //!
-//! One mutex for opens and closes, held for some instructions; never while a driver or the kernel is called. Two
-//! concurrent first openers both borrow, and one of them returns its number. A lending opener marks the file after
-//! its entry in the table and before the answer. An opener by requests checks the mark after its own entry. If it
-//! does not see the mark, its entry was there before the file was lent to anybody, and it is lent to nobody until
-//! the file is closed. Without passthrough nothing is locked here. A request for attributes reads one word, shared
-//! by inodes with similar numbers. It locks the table only if the word says that one of them is open for writing.
+//! **Locking.** One mutex guards the table, for a few instructions; a thread never holds it across a call of a driver
+//! or the kernel. Two concurrent first openers both borrow, and one of them gives its number back. A lending opener
+//! marks the file after its entry in the table and before the answer. An opener by requests checks the mark after its
+//! own entry. If that opener sees no mark, its entry came before any lending. The table then lends the file to nobody
+//! until the last close. Without passthrough nothing is locked here. A request for attributes reads one of [`WRITERS`]
+//! words; node ids with the same remainder share a word. It locks the table only if the word says that a file with that
+//! remainder is open for writing.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;

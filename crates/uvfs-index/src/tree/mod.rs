@@ -10,12 +10,12 @@
 //! Reports wait while the tree is scanned, and are looked at afterwards. So a name that was made after its directory
 //! was read is found by its report. A directory that moved out of a part not yet read, into a part already read, is
 //! found by the report of its new name; it is read then. If it was read at both places, the last listing decides, and
-//! the reports of both names then lead to looks at both. A report about an unknown directory is dropped. If that
-//! directory comes into the tree, its arrival is either looked at later, and then its content is read later than the
-//! dropped report; or it was looked at before, and then the directory is known.
+//! the reports of both names then lead to looks at both. A report about an unknown directory is dropped. If the
+//! worker looks at that directory's arrival later, it reads the content after the dropped report. If it had looked at the
+//! arrival before, the directory would have been known.
 //!
-//! A directory in the table is never below itself. If a look says so, something on the way up is out of date: each
-//! name on the way is looked at, and then the first again. If that does not help, the tree is read anew.
+//! A directory in the table is never below itself. If a look shows such a loop, a name above is out of date. The
+//! worker looks at each name above, then repeats the look. If that does not help, the tree is read anew.
 //!
 //! A directory whose own listing was missed, because it seemed to be gone for a moment, is read when the scan has ended.
 //!
@@ -25,27 +25,26 @@
 //!
 //! # Why an answer is complete
 //!
-//! The kernel queues an event before the system call that makes the change returns. A question first has the watcher
-//! read as many events as the kernel has queued ([`Watcher::drain`]), then waits until the worker has looked at all
-//! that were put in by then. So each change that ended before the question has its tick when the answer is made. No
-//! file is written for that.
+//! The kernel queues an event before the system call that makes the change returns. A question first makes the
+//! watcher read the events that the kernel has queued ([`Watcher::drain`]). It then waits until the worker has looked at
+//! all reports queued by then. So each change that ended before the question has its tick when the answer is made. The
+//! index needs no cookie file for this, unlike watchman.
 //!
 //! Mounts and their ends inside the tree queue no event. A question compares the table of mounts with that of the question
 //! before, and puts in a report for each path that differs. If a question was answered before the change, its clock is older
 //! than that report's tick; if not, its answer shows the present mounts.
 //!
-//! A scan notes no changes, and it may show the outcome of a change whose report waits. If a reader got a clock before
-//! that change, it would not hear of it: the look finds nothing new. So the end of a scan begins a new
-//! instance, and a clock that was given before it gets "everything".
+//! A scan notes no changes, and it may show the outcome of a change whose report waits. A client with a clock
+//! from before that change would miss it, because the report's look finds nothing new. So the end of a scan begins a new
+//! instance. For every older clock the answer is that everything may have changed.
 //!
 //! # Locks
 //!
-//! `mounts` is held while reports are put in, and the queue's lock is taken under it. `missed` is a leaf, but that
-//! `content` may be taken under it.
-//! `content` (table, instance, phase) is written by the worker, and read by questions; no system call is made under
-//! it. `done`, a number with a condition variable, is beside it. `content` may be taken under `done`, never the other
-//! way round. The exception is a snapshot: its blocks go into a file under the lock for reading, so changes wait for
-//! that (see `save`). `saved` is a leaf.
+//! `mounts` is held while reports are put in, and the queue's lock is taken under it. Under `missed` a thread takes at most
+//! `content`. The worker writes `content` (table, instance, phase), and questions read it. A search and a snapshot make
+//! system calls while they hold its read lock, so changes wait for them (see `search` and `save`). `done` is the number
+//! of the last report that the worker has looked at; its condition variable wakes questions. `content` may be taken
+//! under `done`, never the other way round. `saved` is a leaf.
 
 mod by_path;
 mod narrow;
