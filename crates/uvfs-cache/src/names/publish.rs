@@ -55,7 +55,7 @@ impl<'c> NameGuard<'c> {
     /// of the name.
     ///
     /// # Panics
-    /// If `room` was not reserved for this name, or is of [`Room::Name`].
+    /// If `room` was not reserved for this name, or is of [`Room::Name`](crate::Room::Name).
     pub fn create(&self, room: Reserved<'c>, fresh: &Fresh) -> InodeRef<'c> {
         self.create_trusted(room, fresh, fresh.ttl)
     }
