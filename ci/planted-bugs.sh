@@ -121,7 +121,8 @@ main() {
     trap '[ -z "$(jobs -p)" ] || kill $(jobs -p)' EXIT
     rm -rf "$work/asis" "$work"/*/verdicts
     mkdir "$work/asis"
-    cp -r Cargo.toml Cargo.lock rustfmt.toml clippy.toml crates "$work/asis"
+    # uvfs-cli/man leads to contrib.
+    cp -r Cargo.toml Cargo.lock rustfmt.toml clippy.toml crates contrib "$work/asis"
     try_as_it_is "$(room 0)"
     # Package by package: a change in one has all that use it built again.
     mapfile -t order < <(for i in "${!names[@]}"; do printf '%s %s %s\n' "${packages[i]}" "${kinds[i]}" "$i"; done | sort -k1,2 -s | cut -d' ' -f3)

@@ -17,7 +17,8 @@ use clap::{ArgMatches, Command, CommandFactory as _, FromArgMatches as _, Parser
 use rustix::time::{ClockId, clock_gettime};
 use uvfs::{Cred, Vfs, VfsConfig};
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Lookup, Peek, Room, SbOptions, Ttl};
+use uvfs_cache::machinery::{Fresh, Lookup, SbOptions};
+use uvfs_cache::{Attr, Cache, Config, InodeRef, Peek, Room, Ttl};
 use uvfs_drivers::tmpfs::{Tmpfs, parse};
 
 /// Print figures of the library alone on this machine

@@ -6,9 +6,8 @@
 //! at once.
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::{
-    Attr, Cache, Config, Fresh, Lookup, NodeAnswer, NodeCache, NodeKnown, NodeLookup, Peek, SbOptions, Ttl,
-};
+use uvfs_cache::machinery::{Fresh, Lookup, SbOptions};
+use uvfs_cache::{Attr, Cache, Config, NodeAnswer, NodeCache, NodeKnown, NodeLookup, Peek, Ttl};
 
 const NAME: &[u8] = b"a-file";
 

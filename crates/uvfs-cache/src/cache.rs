@@ -63,6 +63,7 @@ impl Cache {
     ///
     /// # Errors
     /// `NoMemory` if the system grants not even a small reservation.
+    #[doc(hidden)]
     pub fn new(config: Config) -> Result<Arc<Self>, CacheError> {
         Ok(Arc::new(Self::build(config)?))
     }
@@ -93,6 +94,7 @@ impl Cache {
     ///
     /// # Errors
     /// `NoMemory` after 65,536 superblocks.
+    #[doc(hidden)]
     pub fn add_superblock(&self, options: SbOptions) -> Result<SbId, CacheError> {
         self.superblocks.add(options, false)
     }

@@ -13,8 +13,9 @@ use uvfs_sync::primitives::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 use crate::inodes::attr::mode::{S_IFDIR, S_IFREG};
 use crate::lookup::ref_lookup::Known;
+use crate::machinery::{Fresh, Lookup, SbOptions};
 use crate::names::dentry::NameWords;
-use crate::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Lookup, Peek, Room, SbId, SbOptions, Ttl};
+use crate::{Attr, Cache, Config, InodeId, InodeRef, Peek, Room, SbId, Ttl};
 
 const SLOTS: u32 = 1 << 15;
 /// Enough that a superblock's directories fill more than one chunk.

@@ -37,7 +37,8 @@
 //! future or a ticket that is dropped gives up its place. [`NodeCache::peek`] and [`NodeRef`] are the fast path: the
 //! first stores nothing that another thread reads.
 //!
-//! [`Cache`] is the machinery below, without data and with handles that borrow it. The `uvfs` crate uses it.
+//! [`Cache`] is the machinery below. The `uvfs` crate uses it, and gives it to its drivers: they report changes to
+//! it, and see inodes as [`InodeRef`]s.
 //!
 //! | folder | contents |
 //! |---|---|
@@ -79,7 +80,6 @@ mod walk;
 pub use cache::Cache;
 pub use coherence::late_attributes::Asked;
 pub use coherence::listeners::Listener;
-pub use dirs::listing::{DirScan, DirSink};
 pub use embed::{
     KeyTooLong, NameLock, NamePlace, NodeAnswer, NodeCache, NodeKey, NodeKeys, NodeKnown, NodeListing,
     NodeLookup, NodeRef, NodeSuperblock, OwnedNode, OwnedRenameLock, Ticket,
@@ -87,21 +87,15 @@ pub use embed::{
 pub use inodes::attr;
 #[doc(no_inline)]
 pub use inodes::attr::{Attr, Time};
-pub use inodes::inode_ref::{Death, InodeRef};
+pub use inodes::inode_ref::InodeRef;
 pub use limit::balancer::Balancer;
 pub use limit::forget_requests::NodeHolder;
 pub use limit::holder_call::HolderCall;
 pub use lookup::name_locks::Pending;
-pub use lookup::ref_lookup::Lookup;
-pub use lookup::ticket::NameGuard;
 pub use names::path_of_inode::Moving;
-pub use names::publish::Reserved;
-pub use names::rename::RenameLock;
 #[doc(no_inline)]
 pub use rustix::io::Errno;
-pub use types::{
-    CacheError, Config, Counters, EvictHook, Fresh, InodeId, NotEmpty, Room, SbId, SbOptions, Ttl,
-};
+pub use types::{CacheError, Config, Counters, InodeId, NotEmpty, Room, SbId, Ttl};
 pub use walk::fast_hit::Peek;
 
 /// The byte table of docs/architecture.md: the cost of a file with a name of up to 23 bytes, hash and

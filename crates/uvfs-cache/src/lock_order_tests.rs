@@ -7,8 +7,9 @@ use uvfs_sync::lock_order::{self, Class};
 
 use crate::file_pages::{Mapping, Memory};
 use crate::inodes::attr::mode::{S_IFDIR, S_IFREG};
+use crate::machinery::{Fresh, SbOptions};
 use crate::names::dentry::NameWords;
-use crate::{Attr, Cache, Config, Fresh, InodeRef, Room, SbId, SbOptions, Ttl};
+use crate::{Attr, Cache, Config, InodeRef, Room, SbId, Ttl};
 
 fn fresh(ino: u64, fmt: u32) -> Fresh {
     let attr = Attr { ino, mode: fmt | 0o755, nlink: 1, ..Attr::default() };

@@ -26,13 +26,11 @@ use uvfs_sync::primitives::{AtomicU32, Ordering};
 
 use crate::inodes::attr::mode::{S_IFDIR, S_IFLNK, S_IFREG};
 use crate::machinery::{Child, Known, Pos, Step, TARGET_MAX};
+use crate::machinery::{EvictHook, Fresh, Lookup, NameGuard, SbOptions};
 use crate::names::dentry::NameWords;
 use crate::walk::lock_free_lookup::Match;
 use crate::walk::prefix_cache::{Question, Way};
-use crate::{
-    Attr, Cache, Config, EvictHook, Fresh, InodeId, InodeRef, Lookup, NameGuard, Peek, Room, SbId, SbOptions,
-    Time, Ttl,
-};
+use crate::{Attr, Cache, Config, InodeId, InodeRef, Peek, Room, SbId, Time, Ttl};
 
 pub(crate) fn model(f: impl Fn() + Send + Sync + 'static) {
     bounded_model(2, f);
@@ -698,8 +696,8 @@ fn loom_rule12_a_replaced_target_is_never_absent() {
 fn loom_rule13_concurrent_misses_ask_once() {
     model(|| {
         let w = World::new(false);
-        let asked = Arc::new(uvfs_sync::primitives::Stat::new());
-        let ask = |w: &World, asked: &uvfs_sync::primitives::Stat| {
+        let asked = Arc::new(uvfs_sync::primitives::Statistic::new());
+        let ask = |w: &World, asked: &uvfs_sync::primitives::Statistic| {
             let root = w.root();
             loop {
                 match w.cache.lookup(&root, b"a") {

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFLNK, S_IFREG};
 use uvfs_cache::machinery::buffers::{BlockSource, Device};
-use uvfs_cache::{Attr, Cache, Config, Fresh, Lookup, SbId, SbOptions, Ttl};
+use uvfs_cache::machinery::{Fresh, Lookup, SbOptions};
+use uvfs_cache::{Attr, Cache, Config, SbId, Ttl};
 
 /// Enough of each kind that the rest of the process does not matter.
 const EACH: u64 = 60_000;

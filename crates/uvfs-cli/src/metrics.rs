@@ -39,12 +39,12 @@ const LABELLED: [(&str, &str); 4] =
     [("requests", "request"), ("notices", "about"), ("calls", "call"), ("bails", "reason")];
 
 /// A bound port at which nobody is answered yet.
-pub struct Listener {
+pub struct MetricsPort {
     socket: TcpListener,
     address: SocketAddr,
 }
 
-impl Listener {
+impl MetricsPort {
     /// Binds the port. `for_all`: the address may be one that other machines reach.
     pub fn bind(address: SocketAddr, for_all: bool) -> Result<Self> {
         if !address.ip().is_loopback() && !for_all {
@@ -79,7 +79,7 @@ impl Listener {
         })
     }
 
-    /// As [`Listener::serve_mount`], with the text that `figures` makes; nothing if what it is about has ended.
+    /// As [`MetricsPort::serve_mount`], with the text that `figures` makes; nothing if what it is about has ended.
     pub fn serve(self, figures: impl Fn() -> Option<String> + Send + Sync + 'static) -> Result<()> {
         let figures: Arc<Figures> = Arc::new(figures);
         let clients = Arc::new(Clients::default());
@@ -336,11 +336,11 @@ mod tests {
 
     #[test]
     fn other_machines_are_let_in_only_where_that_is_asked_for() {
-        let refused = Listener::bind(([0, 0, 0, 0], 0).into(), false).map(|_| ()).expect_err("refused");
+        let refused = MetricsPort::bind(([0, 0, 0, 0], 0).into(), false).map(|_| ()).expect_err("refused");
         assert!(refused.to_string().contains("--metrics-for-all"), "{refused}");
-        assert!(Listener::bind(([0, 0, 0, 0], 0).into(), true).is_ok());
-        let first = Listener::bind(([127, 0, 0, 1], 0).into(), false).expect("a free port");
-        let second = Listener::bind(first.address, false).map(|_| ()).expect_err("taken");
+        assert!(MetricsPort::bind(([0, 0, 0, 0], 0).into(), true).is_ok());
+        let first = MetricsPort::bind(([127, 0, 0, 1], 0).into(), false).expect("a free port");
+        let second = MetricsPort::bind(first.address, false).map(|_| ()).expect_err("taken");
         assert!(second.to_string().contains("the port is in use"), "{second}");
     }
 

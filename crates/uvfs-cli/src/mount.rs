@@ -14,17 +14,17 @@ use uvfs_fuse::{Mounted, Unmounted};
 use nix::sys::signal::Signal;
 use sd_notify::NotifyState;
 
-use crate::control_files;
 use crate::kernfs;
-use crate::metrics::Listener;
+use crate::metrics::MetricsPort;
 use crate::mount_helper;
 use crate::object;
 use crate::options::{Ctl, Parsed};
+use crate::own_control_files;
 use crate::pid_file::{self, PidFile};
 use crate::preload::Preload;
 use crate::print::say;
 use crate::reload_requests::Reloader;
-use crate::signals::{Asked, Signals};
+use crate::signals::{SignalRequest, Signals};
 use crate::source::{self, Opened, Said, Source};
 use crate::{args, auto_unmount, daemon, log, memory_keeper, option_warnings, options, remount, sys};
 
@@ -35,7 +35,7 @@ const GRACE: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// For mount(8): mounts in the background, or only checks whether it could (`-f`), or changes an existing mount.
-pub fn help(asked: &mount_helper::Asked) -> Result<()> {
+pub fn help(asked: &mount_helper::HelperRequest) -> Result<()> {
     if asked.remount {
         let (_, dir) = asked.mount.what()?;
         return if asked.fake { Ok(()) } else { remount::change(dir, &asked.mount.options).map(drop) };
@@ -97,7 +97,7 @@ fn serve_here(args: &args::Mount, source: Source, options: Parsed, pid_file: Opt
     // Without it a server that is killed keeps its users waiting for longer; nothing else changes.
     let _ = memory_keeper::start();
     // First of all, because it may be refused.
-    let metrics = args.metrics.map(|address| Listener::bind(address, args.metrics_for_all)).transpose()?;
+    let metrics = args.metrics.map(|address| MetricsPort::bind(address, args.metrics_for_all)).transpose()?;
     if rustix::process::getrlimit(rustix::process::Resource::As).current.is_some() {
         sys::one_heap();
     }
@@ -109,9 +109,9 @@ fn serve_here(args: &args::Mount, source: Source, options: Parsed, pid_file: Opt
     let reloader = published.map(Reloader::new);
     let control = ControlDir::new(&vfs, what, &args.options.join(","));
     if ctl != Ctl::Off {
-        let (metrics, reloader) = (metrics.as_ref().map(Listener::url), reloader.clone());
-        let files = control_files::Files { metrics, reloader, lines: lines(coherence, preload.as_ref()) };
-        control_files::install(&control, &vfs, ctl == Ctl::Show, files)?;
+        let (metrics, reloader) = (metrics.as_ref().map(MetricsPort::url), reloader.clone());
+        let files = own_control_files::Files { metrics, reloader, lines: lines(coherence, preload.as_ref()) };
+        own_control_files::install(&control, &vfs, ctl == Ctl::Show, files)?;
     }
     let to_fill = preload.clone().map(|preload| (preload, Arc::clone(&vfs)));
     let mounted = uvfs_fuse::mount(vfs, dir, &mount).inspect_err(|_| source::forget_record(&driver))?;
@@ -225,11 +225,11 @@ impl Signalled {
     fn serve(&mut self) {
         loop {
             match (self.signals.wait(), &self.reloader) {
-                (Ok(Asked::Reload), Some(reloader)) => reloader.ask(),
-                (Ok(Asked::Reload), None) => {
+                (Ok(SignalRequest::Reload), Some(reloader)) => reloader.ask(),
+                (Ok(SignalRequest::Reload), None) => {
                     tracing::warn!("SIGHUP is ignored: {} has nothing to reload", self.what);
                 }
-                (Ok(Asked::End(signal)), _) => {
+                (Ok(SignalRequest::End(signal)), _) => {
                     return end(Ok(signal), &self.mounted, self.recorded.as_ref());
                 }
                 (Err(error), _) => return end(Err(error), &self.mounted, self.recorded.as_ref()),

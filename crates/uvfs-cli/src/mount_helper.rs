@@ -48,7 +48,7 @@ const THEIRS: &[&str] = &[
 const SHOWN: &[&str] = &["user_id", "group_id", "max_read", "blksize", "fd", "rootmode", "subtype"];
 
 /// The request of mount(8); `None` if the program was called by another name.
-pub fn asked(arguments: &[OsString]) -> Option<Result<Asked>> {
+pub fn asked(arguments: &[OsString]) -> Option<Result<HelperRequest>> {
     let (name, rest) = arguments.split_first()?;
     let name = Path::new(name).file_name()?;
     (name == OsStr::new(NAME) || name == OsStr::new(NAME_FUSE)).then(|| read(rest, geteuid().is_root()))
@@ -56,7 +56,7 @@ pub fn asked(arguments: &[OsString]) -> Option<Result<Asked>> {
 
 /// The request of mount(8).
 #[derive(Debug)]
-pub struct Asked {
+pub struct HelperRequest {
     pub mount: Mount,
     /// It is mounted; its options are to be changed.
     pub remount: bool,
@@ -64,7 +64,7 @@ pub struct Asked {
     pub fake: bool,
 }
 
-fn read(arguments: &[OsString], root: bool) -> Result<Asked> {
+fn read(arguments: &[OsString], root: bool) -> Result<HelperRequest> {
     let mut places = Vec::new();
     let mut options = Vec::new();
     let (mut fake, mut remount) = (false, false);
@@ -96,7 +96,7 @@ fn read(arguments: &[OsString], root: bool) -> Result<Asked> {
         daemon: true,
         ..Mount::default()
     };
-    Ok(Asked { mount, remount, fake })
+    Ok(HelperRequest { mount, remount, fake })
 }
 
 /// A list of options without mount(8)'s own; `remount` becomes true if it is among them.
@@ -125,7 +125,7 @@ mod tests {
         line.split(' ').map(OsString::from).collect()
     }
 
-    fn read(line: &str) -> Option<Result<Asked>> {
+    fn read(line: &str) -> Option<Result<HelperRequest>> {
         asked(&words(line))
     }
 
@@ -139,7 +139,7 @@ mod tests {
     fn a_line_of_mount_is_understood() {
         let asked =
             read("/sbin/mount.uvfs tmpfs /mnt -n -o rw,noauto,nofail,x-systemd.automount,size=1g -t uvfs");
-        let Asked { mount, fake, remount } = asked.expect("its name").expect("a good line");
+        let HelperRequest { mount, fake, remount } = asked.expect("its name").expect("a good line");
         assert_eq!((mount.source.as_deref(), mount.dir), (Some("tmpfs"), Some("/mnt".into())));
         assert_eq!(mount.options.last().map(String::as_str), Some("rw,size=1g"));
         assert!(mount.daemon && !fake && !remount);
@@ -150,7 +150,7 @@ mod tests {
     fn a_remount_is_understood() {
         let line =
             "mount.fuse.uvfs tmpfs /mnt -o rw,nosuid,relatime,user_id=0,group_id=0,allow_other,remount,ro";
-        let Asked { mount, remount, .. } = read(line).expect("its name").expect("a good line");
+        let HelperRequest { mount, remount, .. } = read(line).expect("its name").expect("a good line");
         assert!(remount);
         assert_eq!(mount.options, ["rw,nosuid,relatime,allow_other,ro"]);
     }

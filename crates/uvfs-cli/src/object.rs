@@ -41,7 +41,7 @@ mod here {
     use super::{Result, args, bail};
     use crate::options::{self, Ctl, Parsed};
     use crate::print::say;
-    use crate::signals::{Asked, Signals};
+    use crate::signals::{SignalRequest, Signals};
     use crate::{daemon, log, sys};
 
     /// How long the users of the mount have to finish before it ends under them.
@@ -192,10 +192,10 @@ mod here {
     fn end_at_signal(mut signals: Signals, mounted: &MountedStore) {
         loop {
             match signals.wait() {
-                Ok(Asked::Reload) => {
+                Ok(SignalRequest::Reload) => {
                     tracing::warn!("SIGHUP is ignored: an object store has nothing to reload")
                 }
-                Ok(Asked::End(signal)) => {
+                Ok(SignalRequest::End(signal)) => {
                     tracing::info!(%signal, "unmounting");
                     break;
                 }

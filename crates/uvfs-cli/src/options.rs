@@ -454,14 +454,33 @@ mod tests {
         format!("{:#}", parse(&[text.to_owned()], source).expect_err("an option that must be refused"))
     }
 
+    /// The option, with a value that is not its default.
+    fn example(known: &Known) -> String {
+        let option = shown(known).replace("=SECONDS", "=1").replace("show|hide|off", "show");
+        let option = option.replace("memory=BYTES", "memory=64m").replace("auto|uring|dev", "uring");
+        option.replace("auto|off", "auto").replace("USER/OTHER:@GROUP/OTHER", "1/2:@3/4")
+    }
+
     #[test]
     fn every_option_of_the_table_is_understood() {
         for known in known() {
-            let option = shown(known).replace("=SECONDS", "=1").replace("show|hide|off", "show");
-            let option = option.replace("memory=BYTES", "memory=64m").replace("auto|uring|dev", "uring");
-            let option = option.replace("auto|off", "off").replace("USER/OTHER:@GROUP/OTHER", "1/2:@3/4");
-            let source = known.of.source().unwrap_or("tmpfs");
+            let (option, source) = (example(known), known.of.source().unwrap_or("tmpfs"));
             assert!(parse(std::slice::from_ref(&option), source).is_ok(), "{option}");
+        }
+    }
+
+    #[test]
+    fn a_remount_changes_an_option_or_refuses_it() {
+        // An alias of the default, nothing at all, and those that `remount::change` compares with the kernel's.
+        let others = ["atime", "defaults", "default_permissions", "nodefault_permissions"];
+        for known in known().filter(|known| !others.contains(&known.name)) {
+            let (option, source) = (example(known), known.of.source().unwrap_or("tmpfs"));
+            let name = option.split_inclusive('=').next().unwrap_or_default();
+            if !crate::remount::can_change(name) {
+                let was = parse(&["transport=dev".into()], source).expect("valid");
+                let wanted = parse(&["transport=dev".into(), option.clone()], source).expect("valid");
+                assert_eq!(fixed_that_differ(&was, &wanted), [known.name], "{option}");
+            }
         }
     }
 

@@ -30,9 +30,9 @@ const LEFT: [Signal; 17] = [
     Signal::SIGPIPE,
 ];
 
-/// The subject of a signal.
+/// The request of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum SignalRequest {
     /// SIGHUP.
     Reload,
     /// To end the mount.
@@ -58,12 +58,12 @@ impl Signals {
     }
 
     /// Waits for the next one that asks for something.
-    pub fn wait(&mut self) -> Result<Asked> {
+    pub fn wait(&mut self) -> Result<SignalRequest> {
         loop {
             match self.waited.wait() {
-                Ok(Signal::SIGHUP) => return Ok(Asked::Reload),
+                Ok(Signal::SIGHUP) => return Ok(SignalRequest::Reload),
                 Ok(signal @ (Signal::SIGINT | Signal::SIGTERM | Signal::SIGQUIT)) => {
-                    return Ok(Asked::End(signal));
+                    return Ok(SignalRequest::End(signal));
                 }
                 Ok(signal) => self.ignore(signal),
                 Err(nix::errno::Errno::EINTR) => {}

@@ -71,7 +71,7 @@ pub enum Source {
     Ext4(PathBuf, Option<Arc<Ext4>>),
     Generated(Spec),
     /// The SPEC's file, and its declarations.
-    Kernfs(PathBuf, kernfs::Spec),
+    Kernfs(PathBuf, kernfs::KernfsSpec),
     /// A directory of the host.
     Mirror(PathBuf),
 }

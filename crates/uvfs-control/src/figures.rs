@@ -2,7 +2,7 @@
 //!
 //! A figure is taken out of a [`Snapshot`], which has all counts of one moment. Plain values, nothing is locked here.
 
-use uvfs::counters::{Counters, DriverCall};
+use uvfs::counters::{DriverCall, VfsCounters};
 use uvfs::{Bail, CacheCounters};
 use uvfs_fuse::{Latency, Lookups, Notices, Passthrough, RequestKind, Requests, Shortages};
 
@@ -28,7 +28,7 @@ pub struct Snapshot {
     /// Of the caches.
     pub cache: CacheCounters,
     /// Of the whole process, not of one VFS.
-    pub counters: Counters,
+    pub counters: VfsCounters,
     /// Nodes that the kernel was given.
     pub lookups: Lookups,
     /// Of the memory limit.

@@ -21,20 +21,18 @@
 //! requests answer, even if the file system hangs, and under any load. The tree holds the VFS weakly, because the VFS
 //! holds the tree. Reading a figure costs one pass over the caches' counters.
 
+mod commands;
 mod figures;
 
 use std::io::Write;
 use std::sync::{Arc, OnceLock, Weak};
 
 use uvfs::{Errno, Result, Vfs};
-use uvfs_drivers::kernfs::{Kernfs, Meta, Node, Options, read_write};
-use uvfs_drivers::tmpfs::amount;
+use uvfs_drivers::kernfs::{Kernfs, KernfsOptions, Meta, Node};
 use uvfs_fuse::{Lookups, Mounted, RequestKind};
 
+pub use commands::memory_limit;
 pub use figures::{Figure, Snapshot, is_level};
-
-/// The least limit, in bytes. A lower one would not hold a mount's first needs, and the names in use at a time.
-const MEMORY_MIN: u64 = 4 << 20;
 
 /// The figures of a mount, and the directory that shows them.
 pub struct ControlDir {
@@ -64,7 +62,7 @@ impl ControlDir {
     /// Those of [`Vfs::mount_control`].
     pub fn install(self: &Arc<Self>, vfs: &Vfs, listed: bool) -> Result<Node> {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let tree = Kernfs::new(Options { uid, gid, may_block: false, ..Options::default() })?;
+        let tree = Kernfs::new(KernfsOptions { uid, gid, may_block: false, ..KernfsOptions::default() })?;
         self.fill(&tree.root())?;
         vfs.mount_control(tree.view(None), listed)?;
         Ok(tree.root())
@@ -160,7 +158,7 @@ impl ControlDir {
         self.say(root, "transport", |control, out| line(out, control.transport()))?;
         let passthrough = root.find("passthrough", None).ok_or(Errno::NOENT)?;
         self.say(&passthrough, "state", |control, out| line(out, control.passthrough()))?;
-        self.add_knobs(root)?;
+        self.add_commands(root)?;
         let memory = root.find("memory", None).ok_or(Errno::NOENT)?;
         self.say(&memory, "pressure", |control, out| match control.mounted.get().and_then(Weak::upgrade) {
             Some(mounted) => line(out, mounted.pressure()),
@@ -179,34 +177,6 @@ impl ControlDir {
         let control = Arc::clone(self);
         dir.add_attr(name, own(0o444), move |out: &mut Vec<u8>| say(&control, out))
     }
-
-    fn add_knobs(self: &Arc<Self>, root: &Node) -> Result<()> {
-        let vfs = self.vfs.clone();
-        let shrink = read_write(
-            |_: &mut Vec<u8>| Err(Errno::ACCESS),
-            move |_, data| {
-                let bytes = number(data)?;
-                // Not here: this thread reads requests.
-                vfs.upgrade().ok_or(Errno::NODEV)?.cache().ask_shrink(bytes);
-                Ok(())
-            },
-        );
-        root.add_attr("shrink", own(0o200), shrink)?;
-        let (shown, set) = (self.vfs.clone(), self.vfs.clone());
-        let limit = read_write(
-            move |out| line(out, shown.upgrade().ok_or(Errno::NODEV)?.cache().memory_limit()),
-            move |_, data| {
-                let bytes = memory_limit(word(data)?).map_err(|error| {
-                    tracing::warn!(error, "bytes_limit is not set");
-                    Errno::INVAL
-                })?;
-                set.upgrade().ok_or(Errno::NODEV)?.cache().ask_memory_limit(bytes);
-                Ok(())
-            },
-        );
-        root.add_attr("bytes_limit", own(0o644), limit)?;
-        Ok(())
-    }
 }
 
 /// Adds a file that shows a text, with a newline after it.
@@ -217,18 +187,6 @@ pub fn add_text(dir: &Node, name: &str, text: impl Fn() -> String + Send + Sync 
     dir.add_attr(name, own(0o444), move |out: &mut Vec<u8>| line(out, text()))
 }
 
-/// A limit of the memory for names and inodes in bytes, as `bytes_limit` takes it: `64m`, or 0 for none.
-///
-/// # Errors
-/// A clause that says what is wrong.
-pub fn memory_limit(text: &str) -> std::result::Result<u64, &'static str> {
-    match amount(text) {
-        Some(bytes) if bytes == 0 || bytes >= MEMORY_MIN => Ok(bytes),
-        Some(_) => Err("too little to work with; give at least 4m, or 0 for no limit"),
-        None => Err("expected bytes, such as 64m, or 0 for no limit"),
-    }
-}
-
 /// A mode, and the owner of the mount.
 pub fn own(mode: u32) -> Meta {
     Meta::new(mode).owner(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
@@ -236,13 +194,4 @@ pub fn own(mode: u32) -> Meta {
 
 fn line(out: &mut Vec<u8>, what: impl std::fmt::Display) -> Result<()> {
     writeln!(out, "{what}").map_err(|_| Errno::NOMEM)
-}
-
-/// The text that was written, without the newline.
-fn word(data: &[u8]) -> Result<&str> {
-    str::from_utf8(data).map(str::trim).map_err(|_| Errno::INVAL)
-}
-
-fn number(data: &[u8]) -> Result<u64> {
-    word(data)?.parse().map_err(|_| Errno::INVAL)
 }

@@ -284,7 +284,7 @@ impl<T: Send + Sync + 'static> InodeStore<T> {
     pub(crate) fn take_over(&self, old: Option<&Node<T>>, node: &Node<T>) {
         if let Some(old) = old.filter(|old| old.lookups() != 0) {
             node.add_lookups(old.lookups());
-            self.cache().forget_lookups(old.id(), u64::MAX);
+            self.superblock().forget_lookups(old.id(), u64::MAX);
         }
     }
 
@@ -315,7 +315,7 @@ impl<T: Send + Sync + 'static> InodeStore<T> {
         if ino != ROOT
             && let Some(node) = self.superblock().by_number(ino)
         {
-            self.cache().forget_lookups(node.id(), n);
+            self.superblock().forget_lookups(node.id(), n);
         }
     }
 

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use uvfs::{Errno, Result, Vfs, VfsConfig};
-use uvfs_drivers::kernfs::{Call, Kernfs, Meta, Node, Options, read_write};
+use uvfs_drivers::kernfs::{Call, Kernfs, KernfsOptions, Meta, Node, read_write};
 
 const LEVELS: [&str; 4] = ["error", "warn", "info", "debug"];
 
@@ -63,7 +63,7 @@ fn publish_job(jobs: &Node, number: u64) -> Result<Node> {
 
 fn main() -> std::result::Result<(), Box<dyn Error>> {
     let dir = std::env::args_os().nth(1).ok_or("usage: publish DIR")?;
-    let tree = Kernfs::new(Options { may_block: false, ..Options::default() })?;
+    let tree = Kernfs::new(KernfsOptions { may_block: false, ..KernfsOptions::default() })?;
     let root = tree.root();
     let level = Arc::new(AtomicUsize::new(2));
     publish_level(&root, Arc::clone(&level))?;

@@ -23,9 +23,9 @@ use crate::limit::memory_shortage::Shortage;
 use crate::mount::options::Permissions;
 use crate::notify::Outbox;
 use crate::threads::fair_shares::Share;
-use crate::threads::pending::{For, Pending, Wait, Waiting};
 use crate::threads::pool::Pool;
 use crate::threads::readers::Readers;
+use crate::threads::waiting_by_node::{For, Wait, Waiting, WaitingByNode};
 use crate::transport::{Asked, Caller, Entry, NodeId, ROOT, Reply};
 use crate::wire::latency_histograms::Latencies;
 
@@ -39,6 +39,7 @@ pub(crate) mod passthrough;
 pub(crate) mod proc_status;
 mod readdir;
 pub(crate) mod request_counters;
+mod retry_for_memory;
 mod revalidation;
 #[cfg(test)]
 pub(crate) mod test_frontend;
@@ -81,7 +82,7 @@ struct Core {
     /// believed for so long at the most.
     names_at_most: OnceLock<Duration>,
     /// The requests that wait for drivers and for memory.
-    pending: Arc<Pending>,
+    pending: Arc<WaitingByNode>,
     /// OPENDIR may be answered ENOSYS.
     spares_opendir: AtomicBool,
     revalidated: Revalidated,
@@ -279,27 +280,10 @@ impl Frontend {
         R: Reply<T>,
         F: for<'c> Fn(&'c Core, &Op, &Inode<'c>) -> Result<T> + Send + 'static,
     {
-        self.route(who, node, reply, move |mut reply, core, op, inode| {
+        self.route(who, node, reply, move |reply, core, op, inode| {
             match inode.and_then(|inode| act(core, op, &inode)) {
                 Err(Errno::NOMEM) if core.vfs.cache().memory_limit() != 0 => {
-                    let (core, theirs) = (Arc::clone(core), Arc::clone(core));
-                    // From before this request's other wait ends, to after the answer.
-                    let waiting = core.waiting(node, For::Memory);
-                    reply.waits();
-                    // The driver is asked again, and may hang this time.
-                    let blocks = core.inode(node).is_ok_and(|inode| core.vfs.may_block(&inode));
-                    let queued = blocks.then(|| core.waiting(node, For::Driver));
-                    let (Who::Member(caller) | Who::Owner(caller) | Who::Anybody(caller)) = who;
-                    let (pool, share) = if blocks {
-                        (&core.pool, Share::of(reply.purpose(), caller, node))
-                    } else {
-                        (&core.patient, Share::NONE)
-                    };
-                    pool.submit(share, reply, move |reply| {
-                        drop(queued);
-                        reply.send(theirs.patiently(who, node, act));
-                        drop(waiting);
-                    });
+                    core.retry_for_memory(who, node, reply, act);
                 }
                 outcome => reply.send(outcome),
             }
@@ -308,23 +292,6 @@ impl Frontend {
 }
 
 impl Core {
-    /// Repeats `act` until there is memory for it ([`Shortage::patiently`]). The caller's groups are read anew: reading
-    /// them may be what found none.
-    fn patiently<T>(
-        &self,
-        who: Who,
-        node: NodeId,
-        act: impl for<'c> Fn(&'c Core, &Op, &Inode<'c>) -> Result<T>,
-    ) -> Result<T> {
-        self.short.patiently(&self.vfs, || {
-            let (op, inode) = self.op_on(who, self.inode(node));
-            let inode = inode?;
-            let mut asking = self.vfs.may_block(&inode).then(|| self.waiting(node, For::Driver));
-            asking.iter_mut().for_each(Waiting::runs_here);
-            act(self, &op, &inode)
-        })
-    }
-
     /// Notes a request that waits.
     fn waiting(&self, node: NodeId, what: For) -> Waiting {
         self.pending.begin(node, what)

@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use uvfs::{Errno, SbId};
 
-use crate::threads::pending::Wait;
+use crate::threads::waiting_by_node::Wait;
 use crate::transport::NodeId;
 use messages::Message;
 

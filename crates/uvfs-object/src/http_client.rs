@@ -8,7 +8,7 @@ use std::time::Duration;
 use opendal::HttpTransporter;
 use opendal_http_transport_reqwest::ReqwestTransport;
 
-use crate::transport::Bounded;
+use crate::answer_bound::Bounded;
 
 /// How long a connection may take to be made; the call is tried again then.
 const CONNECT: Duration = Duration::from_secs(10);

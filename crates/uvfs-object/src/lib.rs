@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `location`, `options` | what is mounted, and how |
 //! | `store`, `store_write` | calls of the store that read, and that write; their errors |
-//! | `http_client`, `transport` | the client of HTTP; the bound on each answer |
+//! | `http_client`, `answer_bound` | the client of HTTP; the bound on each answer |
 //! | `refusal` | why a store refuses a mount |
 //! | `version` | the identity of an object's content |
 //! | `names` | keys that become names |
@@ -28,6 +28,7 @@
 //! | `object_fs` | the file system that fuse3 mounts |
 #![deny(unsafe_code)]
 
+mod answer_bound;
 mod calls;
 mod changed;
 mod changes;
@@ -51,7 +52,6 @@ mod store_write;
 mod subdirs;
 #[cfg(test)]
 mod tests;
-mod transport;
 mod tree;
 mod upload;
 mod version;

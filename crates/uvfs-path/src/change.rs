@@ -1,7 +1,7 @@
 //! Changes of names: locks are held while the back end is asked, and the change is published afterwards.
 //!
 //! Each method takes the name's lock, reserves memory, uses the directory's path (for a removal or rename it also moves
-//! the nodes, see [`crate::uses`]), and asks. If the back end refuses, nothing has changed. A call that is cancelled
+//! the nodes, see [`crate::paths_in_use`]), and asks. If the back end refuses, nothing has changed. A call that is cancelled
 //! while the back end works leaves the cache as it was before; the names are then asked about again.
 
 use std::ffi::OsStr;

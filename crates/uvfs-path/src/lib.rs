@@ -25,7 +25,7 @@
 //! | `change` | create, link, remove, rename |
 //! | `dirs` | listings |
 //! | `open_files` | handles of open files |
-//! | `uses` | paths that the back end is using, and changes that take them away |
+//! | `paths_in_use` | paths that the back end is using, and changes that take them away |
 //! | `limit` | the kernel as a holder of nodes |
 //! | `patience` | waiting for memory |
 //! | `attr`, `options` | attributes, options |
@@ -43,9 +43,9 @@ mod lookup;
 mod open_files;
 mod options;
 mod path_fs;
+mod paths_in_use;
 mod patience;
 mod table;
-mod uses;
 
 pub use options::PathOptions;
 pub use path_fs::{PathFs, PathHandle};

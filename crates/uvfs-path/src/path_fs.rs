@@ -1,7 +1,7 @@
 //! The file system that fuse3 mounts: which calls the table answers, and what a call does to the table.
 //!
 //! Calls with a handle pass on; their path is the file's present one, or `None` if it was removed. Calls by path use
-//! the path while the back end works ([`crate::uses`]).
+//! the path while the back end works ([`crate::paths_in_use`]).
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -20,8 +20,8 @@ use uvfs_cache::{Counters, Ttl};
 use crate::change::{Making, Removing};
 use crate::dirs::Listings;
 use crate::options::PathOptions;
+use crate::paths_in_use::PathUse;
 use crate::table::{Keeper, Node, Table, errno};
-use crate::uses::PathUse;
 
 /// A path file system behind a table of its nodes.
 ///

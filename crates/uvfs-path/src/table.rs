@@ -23,8 +23,8 @@ use crate::attr::{fmt_of, now, to_cache, to_kernel};
 use crate::limit::{KernelHolder, fuse_descriptors, session_device};
 use crate::open_files::OpenFiles;
 use crate::options::PathOptions;
+use crate::paths_in_use::Uses;
 use crate::patience::{Patience, Pauses};
-use crate::uses::Uses;
 
 /// The root's node id.
 pub(crate) const ROOT: u64 = 1;

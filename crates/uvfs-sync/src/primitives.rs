@@ -99,9 +99,9 @@ pub fn spin_loop() {
 /// A counter that synchronises nothing and proves nothing: statistics, hints. A plain word under the model
 /// checker too, which would otherwise try all orders of something that has none.
 #[derive(Debug, Default)]
-pub struct Stat(std::sync::atomic::AtomicU64);
+pub struct Statistic(std::sync::atomic::AtomicU64);
 
-impl Stat {
+impl Statistic {
     /// Zero.
     pub const fn new() -> Self {
         Self(std::sync::atomic::AtomicU64::new(0))

@@ -8,7 +8,7 @@
 
 use std::sync::OnceLock;
 
-use crate::primitives::{Mutex, Stat};
+use crate::primitives::{Mutex, Statistic};
 
 const FIRST_BITS: u32 = if cfg!(loom) { 2 } else { 6 };
 /// Number of segments that double.
@@ -30,7 +30,7 @@ pub struct SegVec<T> {
     doubling: [Segment<T>; DOUBLING],
     later: OnceLock<Box<[Group<T>]>>,
     slots: Mutex<Slots>,
-    bytes: Stat,
+    bytes: Statistic,
 }
 
 #[derive(Debug, Default)]
@@ -85,7 +85,7 @@ impl<T: Default> SegVec<T> {
             doubling: [const { OnceLock::new() }; DOUBLING],
             later: OnceLock::new(),
             slots: Mutex::new(Slots::default()),
-            bytes: Stat::new(),
+            bytes: Statistic::new(),
         }
     }
 

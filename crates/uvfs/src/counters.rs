@@ -1,4 +1,4 @@
-//! Counters of the caches: hits, misses, waits, bail-outs of the lock-free walk, and driver calls by kind.
+//! VfsCounters of the caches: hits, misses, waits, bail-outs of the lock-free walk, and driver calls by kind.
 //!
 //! Each thread counts for itself ([`uvfs_sync::thread_counters`]), so a hit stores nothing that another thread would have
 //! to fetch; [`counters`] sums. The counters are the process's: all [`Vfs`](crate::Vfs) instances share them, and
@@ -117,9 +117,9 @@ impl DriverCall {
 
 /// Sums over all threads, running and ended.
 #[derive(Clone, Debug)]
-pub struct Counters([u64; WORDS]);
+pub struct VfsCounters([u64; WORDS]);
 
-impl Counters {
+impl VfsCounters {
     /// Path walks that took no reference and asked no driver, and single names that the cache knew.
     pub fn hits(&self) -> u64 {
         self.0[HITS]
@@ -164,8 +164,8 @@ impl Counters {
 }
 
 /// The counters now. Takes a mutex that threads take only for their first and last count.
-pub fn counters() -> Counters {
-    Counters(thread_counters::sums())
+pub fn counters() -> VfsCounters {
+    VfsCounters(thread_counters::sums())
 }
 
 /// Counts a walk or a name that the cache answered alone.

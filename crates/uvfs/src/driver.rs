@@ -99,9 +99,9 @@ pub trait Driver: Send + Sync + 'static {
     /// The root directory. Called once, at mount.
     fn root(&self, op: &Op) -> Result<NewInode>;
     /// Called once for each mount: the file system is in `cache` now, with this root. Nobody has looked anything up
-    /// in it yet. For drivers whose tree changes by itself: they report outdated state to the cache
-    /// ([`Cache::changed`], [`Cache::invalidate`]). Keep `cache` only as a `Weak`, because the cache holds the
-    /// driver.
+    /// in it yet. For drivers whose tree changes by itself: they report changes to the cache
+    /// ([`Cache::name_changed`], [`Cache::inode_changed`]). Keep `cache` only as a `Weak`, because the cache holds
+    /// the driver.
     fn mounted(&self, cache: &Arc<Cache>, root: &Inode<'_>) {}
     /// Look a name up. ENOENT may be returned as an error, or as [`Answer::Absent`] (which is cached).
     fn lookup(&self, op: &Op, dir: &Inode<'_>, name: &[u8]) -> Result<Answer> {

@@ -1,6 +1,7 @@
 //! A driver's answer in the cache's form, and the cache's errors as the caller sees them.
 
-use uvfs_cache::{CacheError, Fresh};
+use uvfs_cache::CacheError;
+use uvfs_cache::machinery::Fresh;
 
 use crate::types::{Errno, Features, NewInode, Ttl};
 

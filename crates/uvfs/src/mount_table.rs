@@ -22,7 +22,8 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
-use uvfs_cache::{Cache, InodeId, SbId, SbOptions};
+use uvfs_cache::machinery::SbOptions;
+use uvfs_cache::{Cache, InodeId, SbId};
 use uvfs_sync::primitives::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use uvfs_sync::read_mostly_map::{Busy, SmallMap};
 

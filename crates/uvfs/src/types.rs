@@ -394,11 +394,9 @@ pub struct Features {
     /// A file's content is made when it is read, and may be longer or shorter than its size. A front end must cache
     /// none of it, and must not truncate it at the size.
     pub direct_io: bool,
-    /// Others change the file system too, and the driver reports it. It notifies the cache
+    /// Others change the file system too, and the driver reports each change to the cache
     /// ([`Cache::name_changed`](uvfs_cache::Cache::name_changed) and related methods), which notifies front ends.
-    /// Or it changes the cache itself and has front ends notified
-    /// ([`Cache::tell_of_name`](uvfs_cache::Cache::tell_of_name)). Its answers with [`Ttl::Forever`] then hold
-    /// until a report, or until everything is suspect.
+    /// Its answers with [`Ttl::Forever`] then hold until a report, or until everything is suspect.
     pub watched: bool,
     /// File systems that nobody watches may be mounted inside. A front end's kernel must then judge its cached
     /// pages by the file's times.

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use uvfs_cache::machinery::{Pos, Stuck};
-use uvfs_cache::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Room, SbId, SbOptions, Ttl};
+use uvfs_cache::machinery::{Fresh, Pos, SbOptions, Stuck};
+use uvfs_cache::{Attr, Cache, Config, InodeId, InodeRef, Room, SbId, Ttl};
 
 use crate::arms::{Local, Movable, Table};
 use crate::names::tree::{NameTree, ROOT, TreeEntry};

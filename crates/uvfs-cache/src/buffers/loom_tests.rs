@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 
 use uvfs_sync::pinned_blocks::{Blocks, MIN_SIZE};
-use uvfs_sync::primitives::Stat;
+use uvfs_sync::primitives::Statistic;
 
 use super::block_tree::Index;
 use super::lookaside::{Lookaside, tag};
@@ -17,7 +17,7 @@ use crate::loom_tests::{model, roomy};
 /// A block's bytes all equal its number; the first reads may fail.
 #[derive(Default)]
 struct Source {
-    reads: Stat,
+    reads: Statistic,
     failing: u64,
 }
 
@@ -33,7 +33,7 @@ impl BlockSource for Source {
 }
 
 fn device(failing: u64, slots: u32) -> (Arc<Device>, Arc<Source>) {
-    let source = Arc::new(Source { reads: Stat::new(), failing });
+    let source = Arc::new(Source { reads: Statistic::new(), failing });
     (Arc::new(Device::with(source.clone(), MIN_SIZE, slots).unwrap()), source)
 }
 

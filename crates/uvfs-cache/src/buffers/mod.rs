@@ -43,7 +43,7 @@ use std::sync::{Arc, Weak};
 
 use uvfs_sync::lock_order::{Class, Ordered};
 use uvfs_sync::pinned_blocks::{BlockId, Blocks, MAX_SLOTS};
-use uvfs_sync::primitives::{AtomicU8, Ordering, Stat};
+use uvfs_sync::primitives::{AtomicU8, Ordering, Statistic};
 
 use self::block_eviction::{Parts, Space};
 use self::block_tree::Index;
@@ -105,8 +105,8 @@ pub struct Device {
     noting: AtomicU8,
     state: Ordered<State, { Class::Device as u8 }>,
     source: Arc<dyn BlockSource>,
-    reads: Stat,
-    read_blocks: Stat,
+    reads: Statistic,
+    read_blocks: Statistic,
 }
 
 impl std::fmt::Debug for Device {
@@ -178,8 +178,8 @@ impl Device {
             noting: AtomicU8::new(0),
             state: Ordered::new(state),
             source,
-            reads: Stat::new(),
-            read_blocks: Stat::new(),
+            reads: Statistic::new(),
+            read_blocks: Statistic::new(),
             blocks,
         })
     }

@@ -71,7 +71,7 @@ impl<'c> DirScan<'c> {
     /// the holder of the name lock, so the caller holds no name lock.
     ///
     /// # Errors
-    /// `NoMemory`, as of [`crate::NameGuard::found`].
+    /// `NoMemory`, as of [`crate::machinery::NameGuard::found`].
     pub fn found(&self, name: &[u8], fresh: &Fresh) -> Result<InodeRef<'c>, CacheError> {
         let cache = self.dir.cache();
         let same = |inode: &InodeRef<'_>| (inode.ino(), inode.fmt()) == (fresh.attr.ino, fresh.attr.fmt());
@@ -161,6 +161,8 @@ impl ParkedScan {
     }
 }
 
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
 impl Cache {
     /// Hand out the entries of a resident directory after `cookie` (0: from the start), the latest first.
     /// An entry that exists all the while is handed out exactly once, whatever happens to others. So is a

@@ -30,7 +30,7 @@ use crate::inodes::inode_ref::InodeRef;
 use crate::limit::external_bytes::ExternalBytes;
 use crate::limit::limit_state::SideMemory;
 use crate::lookup::ticket::NameGuard;
-use crate::names::publish::Reserved;
+use crate::names::reservation::Reserved;
 use crate::types::{CacheError, EvictHook, Fresh, SbId, Ttl};
 
 impl<T: Send + Sync> SideMemory for SideData<T> {

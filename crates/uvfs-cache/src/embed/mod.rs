@@ -42,7 +42,6 @@ use uvfs_sync::primitives::Mutex;
 use crate::cache::Cache;
 use crate::coherence::late_attributes::Asked;
 use crate::coherence::listeners::Listener;
-use crate::inodes::attr::Attr;
 use crate::inodes::attr::mode::S_IFDIR;
 use crate::limit::balancer::Balancer;
 use crate::limit::external_bytes::ExternalBytes;
@@ -201,17 +200,6 @@ impl<T: Send + Sync + 'static> NodeCache<T> {
     #[inline]
     pub fn peek(&self, dir: InodeId, name: &[u8]) -> Peek {
         self.0.cache.peek(dir, name)
-    }
-
-    /// Trusted attributes by id, without taking any reference.
-    #[inline]
-    pub fn trusted_attr(&self, id: InodeId) -> Option<Attr> {
-        self.0.cache.attr(id)
-    }
-
-    /// A client forgets `n` lookups of an id ([`OwnedNode::add_lookups`]). Unknown ids are ignored.
-    pub fn forget_lookups(&self, id: InodeId, n: u64) {
-        self.0.cache.forget_lookups(id, n);
     }
 
     /// From now on `listener` is notified of changes that the back end reports, for as long as it lives.

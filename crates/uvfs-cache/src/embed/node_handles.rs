@@ -84,7 +84,7 @@ impl<T: Send + Sync + 'static> OwnedNode<T> {
         self.view().update(f)
     }
 
-    /// A client looked this inode up `n` times more, and keeps it until [`NodeCache::forget_lookups`].
+    /// A client looked this inode up `n` times more, and keeps it until [`NodeSuperblock::forget_lookups`].
     pub fn add_lookups(&self, n: u64) {
         self.view().add_lookups(n);
     }
@@ -245,21 +245,18 @@ impl<T: Send + Sync + 'static> fmt::Debug for OwnedNode<T> {
 }
 
 impl<T: Send + Sync + 'static> NodeSuperblock<T> {
-    /// [`NodeCache::trusted_attr`] of an inode of this superblock; `None` for those of others too.
+    /// Trusted attributes by id, without taking any reference. `None` for inodes of other superblocks too.
     #[inline]
     pub fn trusted_attr(&self, id: InodeId) -> Option<Attr> {
         let (attr, sb) = self.cache.0.cache.attr_and_sb(id)?;
         (sb == self.sb).then_some(attr)
     }
 
-    /// [`NodeCache::forget_lookups`]; ids of other superblocks are unknown. Returns how many lookups were given back:
-    /// no more than were counted.
+    /// A client forgets `n` lookups of an id ([`OwnedNode::add_lookups`]). Unknown ids, and those of other
+    /// superblocks, are ignored. Returns how many lookups were given back: no more than were counted.
     pub fn forget_lookups(&self, id: InodeId, n: u64) -> u64 {
         let cache = &self.cache.0.cache;
-        match cache.get(id).map(|inode| inode.sb()) {
-            Some(sb) if sb == self.sb => cache.forget_counted_lookups(id, n),
-            _ => 0,
-        }
+        cache.get(id).filter(|inode| inode.sb() == self.sb).map_or(0, |inode| inode.forget_counted_lookups(n))
     }
 }
 

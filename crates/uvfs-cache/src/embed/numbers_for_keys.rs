@@ -145,7 +145,9 @@ impl NodeKeys {
         Ok(NodeKey { index: self.0.clone(), entry: Some(entry) })
     }
 
+    // For this project's own crates: see `machinery`.
     /// The number that a key has, if any.
+    #[doc(hidden)]
     pub fn number(&self, key: &[u8]) -> Option<u64> {
         self.0.shard(key).lock().get(key).map(Numbered::number)
     }

@@ -19,7 +19,7 @@ use crate::inodes::inode_ref::Death;
 use crate::lookup::name_locks::Pending;
 use crate::lookup::ref_lookup::Known;
 use crate::lookup::ticket::{NameGuard, Parked};
-use crate::names::publish::{ParkedRoom, Reserved};
+use crate::names::reservation::{ParkedRoom, Reserved};
 use crate::types::{CacheError, InodeId, NotEmpty, Room, Ttl};
 
 /// A name lock, and what a change of the name has reserved.

@@ -41,6 +41,8 @@ pub(crate) enum Look {
     Moving,
 }
 
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
 impl Cache {
     /// The same wherever the number may be hashed, and while something moves.
     #[cold]

@@ -84,6 +84,24 @@ impl<'c> InodeRef<'c> {
         InodeId::new(self.index, self.generation)
     }
 
+    /// The superblock of the inode.
+    #[inline]
+    pub fn sb(&self) -> SbId {
+        self.private_half().sb_id()
+    }
+
+    /// Inode number; never changes.
+    #[inline]
+    pub fn ino(&self) -> u64 {
+        self.published().ino()
+    }
+
+    /// Type bits (`S_IFMT`); never change.
+    #[inline]
+    pub fn fmt(&self) -> u32 {
+        self.published().mode_and_flags() & mode::S_IFMT
+    }
+
     /// All attributes, of one moment. Stores nothing; after a few collisions with a writer it waits for
     /// that writer.
     pub fn attr(&self) -> Attr {
@@ -214,18 +232,6 @@ impl<'c> InodeRef<'c> {
         self.private_half().clear_passed();
     }
 
-    /// Make sure that the directory has no entry and gets none, before its removal (rule 11). Always
-    /// succeeds for an inode that is not a directory.
-    ///
-    /// # Errors
-    /// `NotEmpty`: it has entries, one is being made, or another removal is under way.
-    pub fn begin_death(&self) -> Result<Death<'c>, NotEmpty> {
-        if let Some(state) = self.dir_state() {
-            state.children.begin_death()?;
-        }
-        Ok(Death { inode: self.clone(), committed: false })
-    }
-
     /// Give up the reference without dropping it: another owner has it from now on.
     pub(crate) fn into_id(self) -> InodeId {
         let id = self.id();
@@ -237,12 +243,6 @@ impl<'c> InodeRef<'c> {
 // For this project's own crates: see `machinery`.
 #[doc(hidden)]
 impl<'c> InodeRef<'c> {
-    /// The superblock of the inode.
-    #[inline]
-    pub fn sb(&self) -> SbId {
-        self.private_half().sb_id()
-    }
-
     /// The cache of the inode.
     pub fn cache(&self) -> &'c Cache {
         self.cache
@@ -259,18 +259,6 @@ impl<'c> InodeRef<'c> {
             }
         }
         (&self.attr()).into()
-    }
-
-    /// Inode number; never changes.
-    #[inline]
-    pub fn ino(&self) -> u64 {
-        self.published().ino()
-    }
-
-    /// Type bits (`S_IFMT`); never change.
-    #[inline]
-    pub fn fmt(&self) -> u32 {
-        self.published().mode_and_flags() & mode::S_IFMT
     }
 
     /// The cached attributes may be wrong. The driver is asked again for them, and for the names that lead
@@ -324,6 +312,18 @@ impl<'c> InodeRef<'c> {
     #[inline]
     pub fn is_dead(&self) -> bool {
         self.published().mode_and_flags() & DEAD != 0
+    }
+
+    /// Make sure that the directory has no entry and gets none, before its removal (rule 11). Always
+    /// succeeds for an inode that is not a directory.
+    ///
+    /// # Errors
+    /// `NotEmpty`: it has entries, one is being made, or another removal is under way.
+    pub fn begin_death(&self) -> Result<Death<'c>, NotEmpty> {
+        if let Some(state) = self.dir_state() {
+            state.children.begin_death()?;
+        }
+        Ok(Death { inode: self.clone(), committed: false })
     }
 
     /// Whether this is its superblock's root.

@@ -23,6 +23,7 @@ impl Cache {
     ///
     /// # Panics
     /// If the superblock has a root.
+    #[doc(hidden)]
     pub fn make_root(&self, sb: SbId, fresh: &Fresh) -> Result<InodeRef<'_>, CacheError> {
         let (index, dir) = self.alloc_node(sb, true)?;
         let root = self.fill_inode(sb, index, dir, fresh, ROOT, self.clock.epoch());
@@ -159,6 +160,7 @@ impl Cache {
     }
 
     /// The root of a superblock, if it has one.
+    #[doc(hidden)]
     pub fn root(&self, sb: SbId) -> Option<InodeRef<'_>> {
         self.get(self.superblock(sb).root())
     }

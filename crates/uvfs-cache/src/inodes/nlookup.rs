@@ -8,6 +8,8 @@ use super::inode_ref::InodeRef;
 use crate::cache::Cache;
 use crate::types::InodeId;
 
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
 impl InodeRef<'_> {
     /// A front end's kernel looked this inode up `n` times more.
     pub fn add_lookups(&self, n: u64) {
@@ -28,24 +30,10 @@ impl InodeRef<'_> {
         }
     }
 
-    /// Lookups that a front end's kernel has not forgotten yet.
-    pub fn lookups(&self) -> u64 {
-        self.private_half().nlookup.load(Ordering::Relaxed)
-    }
-}
-
-impl Cache {
-    /// A client forgets `n` of the lookups that [`InodeRef::add_lookups`] counted, as with FUSE_FORGET. No
-    /// name is dropped: see [`Cache::invalidate`]. Unknown ids, and more than was counted, are ignored: the
-    /// client may forget what it was never told.
-    pub fn forget_lookups(&self, id: InodeId, n: u64) {
-        self.forget_counted_lookups(id, n);
-    }
-
-    /// [`Cache::forget_lookups`]; returns how many of them were counted.
-    pub(crate) fn forget_counted_lookups(&self, id: InodeId, n: u64) -> u64 {
-        let Some(inode) = self.get(id) else { return 0 };
-        let nlookup = &self.inodes.private(id.index()).nlookup;
+    /// A client forgets `n` of the lookups; returns how many of them were counted.
+    pub(crate) fn forget_counted_lookups(self, n: u64) -> u64 {
+        let (cache, index) = (self.cache(), self.index());
+        let nlookup = &self.private_half().nlookup;
         let mut old = nlookup.load(Ordering::Relaxed);
         let new = loop {
             let new = old.saturating_sub(n);
@@ -57,12 +45,30 @@ impl Cache {
         // Each step to zero returns the one reference that the step from zero took.
         let forgotten = old != 0 && new == 0;
         if forgotten {
-            self.put_inode(id.index());
+            cache.put_inode(index);
         }
-        drop(inode);
+        drop(self);
         if forgotten {
-            self.limit.ease();
+            cache.limit.ease();
         }
         old - new
+    }
+
+    /// Lookups that a front end's kernel has not forgotten yet.
+    pub fn lookups(&self) -> u64 {
+        self.private_half().nlookup.load(Ordering::Relaxed)
+    }
+}
+
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
+impl Cache {
+    /// A client forgets `n` of the lookups that [`InodeRef::add_lookups`] counted, as with FUSE_FORGET. No
+    /// name is dropped: see [`Cache::invalidate`]. Unknown ids, and more than was counted, are ignored: the
+    /// client may forget what it was never told.
+    pub fn forget_lookups(&self, id: InodeId, n: u64) {
+        if let Some(inode) = self.get(id) {
+            inode.forget_counted_lookups(n);
+        }
     }
 }

@@ -139,6 +139,7 @@ impl Balancer {
     ///
     /// # Errors
     /// The thread cannot be started.
+    #[doc(hidden)]
     pub fn start(cache: &Arc<Cache>, holder: impl NodeHolder + Send + 'static) -> io::Result<Self> {
         let weak = Arc::downgrade(cache);
         Self::start_over(cache, move |f| weak.upgrade().map(|cache| f(&cache)), holder)

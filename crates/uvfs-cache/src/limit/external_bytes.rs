@@ -2,7 +2,7 @@
 //!
 //! A driver that must know more of an inode than fits into its 64 bits keeps memory of its own. That memory
 //! grows and shrinks with the cache, because the driver frees it when
-//! [`SbOptions::on_evict`](crate::SbOptions::on_evict) is called. The driver reports its bytes here. They
+//! [`SbOptions::on_evict`](crate::machinery::SbOptions::on_evict) is called. The driver reports its bytes here. They
 //! are part of [`Cache::committed`](crate::Cache::committed), so fewer names are kept if drivers keep more
 //! for each. A driver may add without asking: to make room for the next name, the cache frees more than one
 //! name's external bytes.

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use crossbeam_utils::CachePadded;
 use uvfs_sync::lock_order::{Class, Ordered};
-use uvfs_sync::primitives::{AtomicBool, AtomicU32, AtomicU64, Ordering, SHARDS, Stat, shard};
+use uvfs_sync::primitives::{AtomicBool, AtomicU32, AtomicU64, Ordering, SHARDS, Statistic, shard};
 
 use super::devices::{Devices, Reclaim};
 use super::external_bytes::ExternalBytes;
@@ -30,7 +30,7 @@ pub(crate) struct Watermarks {
     /// The superblock that was last short.
     pub(super) short: AtomicU32,
     /// Names evicted by `Cache::balance`.
-    pub(super) ahead: Stat,
+    pub(super) ahead: Statistic,
     /// Pieces searched since a name last went.
     pub(super) barren: AtomicU64,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Watermarks {
 impl Default for Watermarks {
     fn default() -> Self {
         let (share, goal) = (AtomicU32::new(WHOLE), AtomicU64::new(NONE));
-        Self { share, goal, short: AtomicU32::new(0), ahead: Stat::new(), barren: AtomicU64::new(0) }
+        Self { share, goal, short: AtomicU32::new(0), ahead: Statistic::new(), barren: AtomicU64::new(0) }
     }
 }
 
@@ -53,9 +53,9 @@ pub(crate) struct Limit {
     eviction: Ordered<(), { Class::Eviction as u8 }>,
     /// Names evicted so far, by the threads of each shard. Not in a line with the fields above: each hit and each
     /// miss loads those.
-    evictions: [CachePadded<Stat>; SHARDS],
+    evictions: [CachePadded<Statistic>; SHARDS],
     /// Inodes that a kernel has forgotten.
-    forgets: Stat,
+    forgets: Statistic,
     pub(super) pressure: Pressure,
     pub(super) watermarks: Watermarks,
     /// Devices whose blocks count towards the limit too.
@@ -81,8 +81,8 @@ impl Limit {
             bytes: AtomicU64::new(bytes),
             armed: AtomicBool::new(false),
             eviction: Ordered::new(()),
-            evictions: std::array::from_fn(|_| CachePadded::new(Stat::new())),
-            forgets: Stat::new(),
+            evictions: std::array::from_fn(|_| CachePadded::new(Statistic::new())),
+            forgets: Statistic::new(),
             pressure: Pressure::default(),
             watermarks: Watermarks::default(),
             devices: Arc::default(),

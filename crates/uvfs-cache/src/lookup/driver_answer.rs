@@ -21,7 +21,7 @@ impl<'c> NameGuard<'c> {
 
     /// The driver's answer: the name leads to this inode. The driver was asked while this name lock was
     /// held. Cached unless late; always returned. Frees the name. An answer requested earlier, such as a
-    /// listing's entry, goes to [`crate::DirScan::found`] instead.
+    /// listing's entry, goes to [`crate::machinery::DirScan::found`] instead.
     ///
     /// # Errors
     /// `NoMemory`: there is none for the inode. It was not made, and the driver's value in `fresh` is not
@@ -78,8 +78,6 @@ impl<'c> NameGuard<'c> {
     }
 }
 
-// For this project's own crates: see `machinery`.
-#[doc(hidden)]
 impl<'c> NameGuard<'c> {
     /// [`NameGuard::found`] for a caller that goes on to change the name.
     pub fn note_found(&self, fresh: &Fresh) -> Result<InodeRef<'c>, CacheError> {

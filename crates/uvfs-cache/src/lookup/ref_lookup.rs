@@ -39,6 +39,8 @@ pub enum Known<'c> {
     Unknown,
 }
 
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
 impl Cache {
     /// Look a name up below a directory.
     pub fn lookup<'c>(&'c self, dir: &InodeRef<'c>, name: &[u8]) -> Lookup<'c> {
@@ -160,8 +162,6 @@ impl Cache {
     }
 }
 
-// For this project's own crates: see `machinery`.
-#[doc(hidden)]
 impl<'c> NameGuard<'c> {
     /// The cache's knowledge of the name. No other thread changes it while the guard is held, but it may be
     /// evicted or expire.

@@ -140,8 +140,6 @@ impl Parked {
     }
 }
 
-// For this project's own crates: see `machinery`.
-#[doc(hidden)]
 impl<'c> NameGuard<'c> {
     /// The directory.
     pub fn dir(&self) -> &InodeRef<'c> {
@@ -162,6 +160,8 @@ impl Drop for NameGuard<'_> {
     }
 }
 
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
 impl Cache {
     /// Take a name lock, waiting for its holder. Invalid names (empty, or longer than 255 bytes) can be
     /// locked too, but [`NameGuard::reserve`] refuses them.

@@ -12,7 +12,7 @@ use std::io;
 
 use uvfs_sync::arena::Arena;
 use uvfs_sync::blhash::{BlHash, HashKey, Objects};
-use uvfs_sync::primitives::{Ordering, Stat};
+use uvfs_sync::primitives::{Ordering, Statistic};
 use uvfs_sync::slab::{CHUNK, Pool, Slab};
 
 use super::dentry::{NameWords, Private, Published, Tails};
@@ -31,7 +31,7 @@ pub(crate) struct Dentries {
     tails: Tails,
     names: BlHash,
     used: Used,
-    negatives: Stat,
+    negatives: Statistic,
     /// The configured bound on negative entries; 0: none is configured.
     max_negative: u64,
 }
@@ -47,7 +47,7 @@ impl Dentries {
             tails: Tails::new(slots)?,
             names: BlHash::new(slots)?,
             used: Used::new(slots)?,
-            negatives: Stat::new(),
+            negatives: Statistic::new(),
             max_negative: u64::from(max_negative),
             published,
             private,

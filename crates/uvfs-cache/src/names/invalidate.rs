@@ -100,6 +100,7 @@ impl Cache {
     /// a thread that goes through another superblock's names holds a directory for a moment. (It read the directory's
     /// index from a slot that has changed hands, and lets go when it finds that out.) An inode that is held ends with its last
     /// reference. Nobody else may use the superblock meanwhile.
+    #[doc(hidden)]
     pub fn drop_superblock(&self, sb: SbId) -> usize {
         let superblock = self.superblock(sb);
         for dentry in self.dentries_of(sb) {

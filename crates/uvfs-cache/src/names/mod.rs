@@ -5,6 +5,7 @@
 //! | `dentry` | the fields of a dentry |
 //! | `dentry_slots` | the arena of all dentries, and the name table |
 //! | `dentry_alloc` | allocating and freeing a dentry within the limit |
+//! | `reservation` | memory that a change needs, set aside before the driver is asked |
 //! | `publish` | create, link, remove: a change becomes visible |
 //! | `rename` | rename and exchange |
 //! | `invalidate` | dropping names that may be wrong; the end of a superblock |
@@ -18,4 +19,5 @@ pub(crate) mod invalidate;
 pub(crate) mod path_of_inode;
 pub(crate) mod publish;
 pub(crate) mod rename;
+pub(crate) mod reservation;
 pub(crate) mod used_bytes;

@@ -2,7 +2,8 @@
 //!
 //! The caller holds both name locks and has asked the driver, as the module [`publish`](super::publish) describes. Both
 //! buckets are held while both change (rule 12). A directory that moves has an odd walk sequence meanwhile, and the
-//! change counts of the prefix cache move, so no noted path leads through its old place.
+//! change counts of the prefix cache move, so no noted path leads through its old place. Nothing here checks that a
+//! directory does not move below itself: the VFS does, and holds the rename mutex ([`Cache::lock_renames`]).
 
 use uvfs_sync::blhash::{BlHash, Locked};
 use uvfs_sync::lock_order::{Class, Held};
@@ -15,7 +16,8 @@ use crate::inodes::attr::mode;
 use crate::inodes::inode_ref::Death;
 use crate::lookup::ticket::NameGuard;
 use crate::names::dentry::{NameWords, Published};
-use crate::names::publish::{Aftermath, Reserved};
+use crate::names::publish::Aftermath;
+use crate::names::reservation::Reserved;
 use crate::types::SbId;
 
 /// A superblock's rename mutex, held.
@@ -59,6 +61,8 @@ impl Relisting {
     }
 }
 
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
 impl Cache {
     /// The superblock's rename mutex. A thread that moves a directory to another parent holds it, so that
     /// no loop can arise. Taken before the name locks.

@@ -225,6 +225,8 @@ impl Cache {
     }
 }
 
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
 impl Cache {
     /// Look one name up and copy the attributes of its inode, storing nothing. This is the whole hit of a
     /// front end that needs no reference.

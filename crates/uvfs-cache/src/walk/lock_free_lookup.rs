@@ -370,6 +370,8 @@ impl Cache {
     }
 }
 
+// For this project's own crates: see `machinery`.
+#[doc(hidden)]
 impl Cache {
     /// Attributes by id, storing nothing. `None`: the generation is over, the attributes expired, or a
     /// writer was in the way all the time.

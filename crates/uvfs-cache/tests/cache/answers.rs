@@ -9,10 +9,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::machinery::Known;
-use uvfs_cache::{
-    Attr, Cache, Config, Errno, Fresh, InodeId, InodeRef, Lookup, NameGuard, Peek, Room, SbId, SbOptions, Ttl,
-};
+use uvfs_cache::machinery::{Fresh, Known, Lookup, NameGuard, SbOptions};
+use uvfs_cache::{Attr, Cache, Config, Errno, InodeId, InodeRef, Peek, Room, SbId, Ttl};
 
 fn fresh(ino: u64, fmt: u32, nlink: u32) -> Fresh {
     let attr = Attr { ino, mode: fmt | 0o755, nlink, ..Attr::default() };

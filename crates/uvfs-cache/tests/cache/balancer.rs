@@ -7,9 +7,8 @@ use std::task::Wake;
 use std::time::{Duration, Instant};
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::{
-    Attr, Balancer, Cache, CacheError, Config, Errno, Fresh, InodeId, Lookup, NodeHolder, SbOptions, Ttl,
-};
+use uvfs_cache::machinery::{Fresh, Lookup, SbOptions};
+use uvfs_cache::{Attr, Balancer, Cache, CacheError, Config, Errno, InodeId, NodeHolder, Ttl};
 use uvfs_sync::primitives::Mutex;
 
 const MIB: u64 = 1 << 20;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
 use uvfs_cache::machinery::buffers::{BlockSource, Device};
-use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Lookup, SbId, SbOptions, Ttl};
+use uvfs_cache::machinery::{Fresh, Lookup, SbOptions};
+use uvfs_cache::{Attr, Cache, Config, InodeRef, SbId, Ttl};
 
 const LIMIT: u64 = 8 << 20;
 /// With what is not asked for beforehand: a hash table's lines for a chunk of names.

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::{Attr, Cache, Config, Fresh, Room, SbId, SbOptions, Ttl};
+use uvfs_cache::machinery::{Fresh, SbOptions};
+use uvfs_cache::{Attr, Cache, Config, Room, SbId, Ttl};
 
 /// More than two chunks' worth.
 const NAMES: u64 = 3000;

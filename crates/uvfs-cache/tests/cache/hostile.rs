@@ -4,10 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::machinery::{Step, Stuck};
-use uvfs_cache::{
-    Attr, Cache, CacheError, Config, Fresh, InodeId, Listener, Lookup, Peek, Room, SbId, SbOptions, Ttl,
-};
+use uvfs_cache::machinery::{Fresh, Lookup, SbOptions, Step, Stuck};
+use uvfs_cache::{Attr, Cache, CacheError, Config, InodeId, Listener, Peek, Room, SbId, Ttl};
 
 fn fresh(ino: u64, fmt: u32) -> Fresh {
     let attr = Attr { ino, mode: fmt | 0o755, nlink: 1, ..Attr::default() };

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Lookup, NameGuard, Peek, Room, SbId, SbOptions, Ttl};
+use uvfs_cache::machinery::{Fresh, Lookup, NameGuard, SbOptions};
+use uvfs_cache::{Attr, Cache, Config, InodeRef, Peek, Room, SbId, Ttl};
 
 struct World {
     cache: Arc<Cache>,

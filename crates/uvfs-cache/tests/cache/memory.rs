@@ -6,9 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::{
-    Attr, Cache, CacheError, Config, Fresh, InodeRef, Lookup, Peek, Room, SbId, SbOptions, Ttl,
-};
+use uvfs_cache::machinery::{Fresh, Lookup, SbOptions};
+use uvfs_cache::{Attr, Cache, CacheError, Config, InodeRef, Peek, Room, SbId, Ttl};
 
 const MIB: u64 = 1 << 20;
 

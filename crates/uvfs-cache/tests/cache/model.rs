@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::machinery::Known;
-use uvfs_cache::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Peek, Room, SbId, SbOptions, Ttl};
+use uvfs_cache::machinery::{Fresh, Known, SbOptions};
+use uvfs_cache::{Attr, Cache, Config, InodeId, InodeRef, Peek, Room, SbId, Ttl};
 
 fn attr(ino: u64, dir: bool) -> Attr {
     Attr { ino, mode: if dir { S_IFDIR | 0o755 } else { S_IFREG | 0o644 }, nlink: 1, ..Attr::default() }

@@ -513,7 +513,7 @@ fn threads_find_the_data_of_their_own_inodes() {
                         1 => root.invalidate(name.as_bytes()),
                         2 => drop(w.sb.by_number(10 + n).map(|node| assert_eq!(node.data().label, 10 + n))),
                         3 => node.add_lookups(2),
-                        4 => w.cache.forget_lookups(node.id(), 2),
+                        4 => drop(w.sb.forget_lookups(node.id(), 2)),
                         _ => {}
                     }
                 }

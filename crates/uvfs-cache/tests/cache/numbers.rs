@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
 use uvfs_cache::machinery::prefix::{Question, Way};
-use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Lookup, SbId, SbOptions, Ttl};
+use uvfs_cache::machinery::{Fresh, Lookup, SbOptions};
+use uvfs_cache::{Attr, Cache, Config, InodeRef, SbId, Ttl};
 
 struct World {
     cache: Arc<Cache>,

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::machinery::OwnedId;
-use uvfs_cache::{Attr, Cache, Config, Fresh, InodeId, InodeRef, Lookup, Room, SbId, SbOptions, Ttl};
+use uvfs_cache::machinery::{Fresh, Lookup, OwnedId, SbOptions};
+use uvfs_cache::{Attr, Cache, Config, InodeId, InodeRef, Room, SbId, Ttl};
 
 struct World {
     cache: Arc<Cache>,

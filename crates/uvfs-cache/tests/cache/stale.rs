@@ -4,10 +4,8 @@
 use std::sync::Arc;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::machinery::{Retry, Step};
-use uvfs_cache::{
-    Attr, Cache, Config, Fresh, InodeId, InodeRef, Lookup, NameGuard, Peek, Room, SbId, SbOptions, Ttl,
-};
+use uvfs_cache::machinery::{Fresh, Lookup, NameGuard, Retry, SbOptions, Step};
+use uvfs_cache::{Attr, Cache, Config, InodeId, InodeRef, Peek, Room, SbId, Ttl};
 
 fn fresh(ino: u64, fmt: u32) -> Fresh {
     let attr = Attr { ino, mode: fmt | 0o755, nlink: 1, ..Attr::default() };

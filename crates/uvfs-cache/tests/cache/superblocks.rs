@@ -4,9 +4,8 @@
 use std::sync::Arc;
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::{
-    Attr, Cache, Config, Fresh, InodeId, InodeRef, Lookup, NameGuard, Peek, Room, SbId, SbOptions, Ttl,
-};
+use uvfs_cache::machinery::{Fresh, Lookup, NameGuard, SbOptions};
+use uvfs_cache::{Attr, Cache, Config, InodeId, InodeRef, Peek, Room, SbId, Ttl};
 
 /// Two superblocks in one cache. `old` has a negative entry for each of [`NAMES`] whose directory is gone; `dir`, of `new`,
 /// has the index that this directory had.

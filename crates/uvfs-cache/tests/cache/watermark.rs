@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Wake, Waker};
 
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, Lookup, SbId, SbOptions, Ttl};
+use uvfs_cache::machinery::{Fresh, Lookup, SbOptions};
+use uvfs_cache::{Attr, Cache, Config, InodeRef, SbId, Ttl};
 
 const MIB: u64 = 1 << 20;
 

@@ -86,7 +86,7 @@ fn start_child(args: &Index) -> Result<()> {
 
 fn serve(args: &Index) -> Result<()> {
     let mut signals = Signals::block()?;
-    let metrics = args.metrics.map(|address| metrics::Listener::bind(address, args.metrics_for_all));
+    let metrics = args.metrics.map(|address| metrics::MetricsPort::bind(address, args.metrics_for_all));
     let metrics = metrics.transpose()?;
     let path = std::path::absolute(args.socket.clone().unwrap_or_else(usual_socket))?;
     let socket = IndexSocket::bind(&path, args.mode).map_err(|why| anyhow!(why + &remedy(&path)))?;
@@ -122,7 +122,7 @@ fn serve(args: &Index) -> Result<()> {
     let saved = Arc::clone(&server);
     let thread = thread::Builder::new().name("uvfs-snapshot".into());
     thread.spawn(move || saved.keep_snapshots()).context("cannot start a thread")?;
-    while signals.wait()? == Asked::Reload {}
+    while signals.wait()? == SignalRequest::Reload {}
     server.save_all();
     // The process ends with threads that hold the sockets too; so these are closed here.
     [Some(socket), watchman].into_iter().flatten().for_each(|socket| socket.close());

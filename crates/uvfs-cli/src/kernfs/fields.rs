@@ -8,14 +8,14 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::spec_errors::{SpecError, Text};
+use super::spec_errors::{KernfsSpecError, Text};
 
 /// Mode bits that a node may have.
 const MODE_MAX: u32 = 0o1777;
 
 /// Mode and owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Permissions {
+pub struct ModeAndOwner {
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
@@ -41,11 +41,11 @@ impl<'t, 'd> Fields<'t, 'd> {
     }
 
     /// A required field.
-    fn need(&mut self, key: &str) -> Result<Spanned<DeValue<'d>>, SpecError> {
+    fn need(&mut self, key: &str) -> Result<Spanned<DeValue<'d>>, KernfsSpecError> {
         self.take(key).ok_or_else(|| self.text.wrong(self.span.clone(), format!("{} needs {key} =", self.of)))
     }
 
-    fn type_error(&self, key: &str, value: &Spanned<DeValue<'_>>, wanted: &str) -> SpecError {
+    fn type_error(&self, key: &str, value: &Spanned<DeValue<'_>>, wanted: &str) -> KernfsSpecError {
         let got = value.get_ref().type_str();
         self.text.wrong(value.span(), format!("{key} is to be {wanted}, and this is of type {got}"))
     }
@@ -56,7 +56,7 @@ impl<'t, 'd> Fields<'t, 'd> {
     }
 
     /// A required string, and its place.
-    pub fn text(&mut self, key: &str) -> Result<(String, Range<usize>), SpecError> {
+    pub fn text(&mut self, key: &str) -> Result<(String, Range<usize>), KernfsSpecError> {
         let value = self.need(key)?;
         match value.get_ref() {
             DeValue::String(text) => Ok((text.to_string(), value.span())),
@@ -65,7 +65,7 @@ impl<'t, 'd> Fields<'t, 'd> {
     }
 
     /// A required array of strings, and its place.
-    pub fn texts(&mut self, key: &str) -> Result<(Vec<String>, Range<usize>), SpecError> {
+    pub fn texts(&mut self, key: &str) -> Result<(Vec<String>, Range<usize>), KernfsSpecError> {
         let value = self.need(key)?;
         let DeValue::Array(array) = value.get_ref() else {
             return Err(self.type_error(key, &value, "an array of strings"));
@@ -78,7 +78,7 @@ impl<'t, 'd> Fields<'t, 'd> {
     }
 
     /// A required string, number or truth value, as a text that ends in a newline unless it is empty.
-    pub fn scalar(&mut self, key: &str) -> Result<String, SpecError> {
+    pub fn scalar(&mut self, key: &str) -> Result<String, KernfsSpecError> {
         let value = self.need(key)?;
         let text = match value.get_ref() {
             DeValue::String(text) => text.to_string(),
@@ -93,7 +93,7 @@ impl<'t, 'd> Fields<'t, 'd> {
     }
 
     /// A whole number, and its place.
-    fn integer(&mut self, key: &str, wanted: &str) -> Result<Option<(i64, Range<usize>)>, SpecError> {
+    fn integer(&mut self, key: &str, wanted: &str) -> Result<Option<(i64, Range<usize>)>, KernfsSpecError> {
         let Some(value) = self.take(key) else { return Ok(None) };
         let number = match value.get_ref() {
             DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).ok(),
@@ -107,12 +107,12 @@ impl<'t, 'd> Fields<'t, 'd> {
     }
 
     /// A whole number, or `default`.
-    pub fn number(&mut self, key: &str, default: i64) -> Result<i64, SpecError> {
+    pub fn number(&mut self, key: &str, default: i64) -> Result<i64, KernfsSpecError> {
         Ok(self.integer(key, "a whole number")?.map_or(default, |(number, _)| number))
     }
 
     /// A number of bytes of at least one and at most `max`, or `default`.
-    pub fn size(&mut self, key: &str, default: usize, max: usize) -> Result<usize, SpecError> {
+    pub fn size(&mut self, key: &str, default: usize, max: usize) -> Result<usize, KernfsSpecError> {
         let wanted = format!("a number of bytes from 1 to {max}");
         let Some((number, span)) = self.integer(key, &wanted)? else { return Ok(default) };
         let size = usize::try_from(number).ok().filter(|size| (1..=max).contains(size));
@@ -120,7 +120,12 @@ impl<'t, 'd> Fields<'t, 'd> {
     }
 
     /// A number of seconds above zero and at most `max`, or `default`.
-    pub fn seconds(&mut self, key: &str, default: Duration, max: Duration) -> Result<Duration, SpecError> {
+    pub fn seconds(
+        &mut self,
+        key: &str,
+        default: Duration,
+        max: Duration,
+    ) -> Result<Duration, KernfsSpecError> {
         let Some(value) = self.take(key) else { return Ok(default) };
         let number = match value.get_ref() {
             DeValue::Integer(number) => number.as_str().parse::<f64>().ok(),
@@ -134,7 +139,7 @@ impl<'t, 'd> Fields<'t, 'd> {
         })
     }
 
-    fn id(&mut self, key: &str, default: u32) -> Result<u32, SpecError> {
+    fn id(&mut self, key: &str, default: u32) -> Result<u32, KernfsSpecError> {
         let wanted = "a number from 0 to 4294967294";
         let Some((number, span)) = self.integer(key, wanted)? else { return Ok(default) };
         let id = u32::try_from(number).ok().filter(|id| *id != u32::MAX);
@@ -142,15 +147,15 @@ impl<'t, 'd> Fields<'t, 'd> {
     }
 
     /// `mode`, `uid` and `gid`, each as in `default` if it is missing.
-    pub fn permissions(&mut self, default: Permissions) -> Result<Permissions, SpecError> {
+    pub fn permissions(&mut self, default: ModeAndOwner) -> Result<ModeAndOwner, KernfsSpecError> {
         let mode = match self.take("mode") {
             Some(value) => self.mode(&value)?,
             None => default.mode,
         };
-        Ok(Permissions { mode, uid: self.id("uid", default.uid)?, gid: self.id("gid", default.gid)? })
+        Ok(ModeAndOwner { mode, uid: self.id("uid", default.uid)?, gid: self.id("gid", default.gid)? })
     }
 
-    fn mode(&self, value: &Spanned<DeValue<'_>>) -> Result<u32, SpecError> {
+    fn mode(&self, value: &Spanned<DeValue<'_>>) -> Result<u32, KernfsSpecError> {
         let wrong = |said: &str| Err(self.text.wrong(value.span(), said));
         let digits = match value.get_ref() {
             DeValue::String(text) => text.as_ref(),
@@ -171,7 +176,7 @@ impl<'t, 'd> Fields<'t, 'd> {
     }
 
     /// An error if a field is left, which has an unknown key. `known`: the possible keys.
-    pub fn end(self, known: &[&str]) -> Result<(), SpecError> {
+    pub fn end(self, known: &[&str]) -> Result<(), KernfsSpecError> {
         let first = self.table.keys().min_by_key(|key| key.span().start);
         let Some(key) = first else { return Ok(()) };
         let of = &self.of;

@@ -11,4 +11,4 @@ mod spec_contents;
 mod spec_errors;
 
 pub use reload::{Published, read};
-pub use spec::Spec;
+pub use spec::KernfsSpec;

@@ -13,10 +13,10 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use parking_lot::Mutex;
 use uvfs::{Driver, SetAttr};
-use uvfs_drivers::kernfs::{Kernfs, Meta, Node, Options};
+use uvfs_drivers::kernfs::{Kernfs, KernfsOptions, Meta, Node};
 
-use super::fields::Permissions;
-use super::spec::{Declared, Spec, What};
+use super::fields::ModeAndOwner;
+use super::spec::{Declared, KernfsSpec, What};
 use super::spec_contents::{Counter, HostFile, Output, Value};
 
 /// The owner of nodes to which a SPEC gives none: the user and group of this process.
@@ -25,10 +25,10 @@ fn owner() -> (u32, u32) {
 }
 
 /// A SPEC's file, parsed once.
-pub fn read(file: &Path) -> Result<(PathBuf, Spec)> {
+pub fn read(file: &Path) -> Result<(PathBuf, KernfsSpec)> {
     // Relative paths would change their meaning when the process goes into the background.
     let file = std::path::absolute(file).with_context(|| format!("cannot find {}", file.display()))?;
-    let spec = Spec::read(&file, owner())?;
+    let spec = KernfsSpec::read(&file, owner())?;
     Ok((file, spec))
 }
 
@@ -55,15 +55,15 @@ pub struct Published {
 
 /// The nodes of the tree, as they were declared.
 struct Now {
-    root: Permissions,
+    root: ModeAndOwner,
     nodes: BTreeMap<String, (Declared, Node)>,
 }
 
 impl Published {
     /// Makes the tree.
-    pub fn new(file: PathBuf, spec: Spec) -> Result<Self> {
-        let Permissions { mode, uid, gid } = spec.root;
-        let tree = Kernfs::new(Options { mode, uid, gid, ..Options::default() })?;
+    pub fn new(file: PathBuf, spec: KernfsSpec) -> Result<Self> {
+        let ModeAndOwner { mode, uid, gid } = spec.root;
+        let tree = Kernfs::new(KernfsOptions { mode, uid, gid, ..KernfsOptions::default() })?;
         let now = Mutex::new(Now { root: spec.root, nodes: BTreeMap::new() });
         let published = Self { file, tree, now };
         published.become_like(spec)?;
@@ -81,10 +81,10 @@ impl Published {
     /// The fault of the SPEC: nothing has changed then. Or a node that cannot be made, for lack of memory: the nodes
     /// before it were made, and the next reload continues from there.
     pub fn reload(&self) -> Result<Changes> {
-        self.become_like(Spec::read(&self.file, owner())?)
+        self.become_like(KernfsSpec::read(&self.file, owner())?)
     }
 
-    fn become_like(&self, spec: Spec) -> Result<Changes> {
+    fn become_like(&self, spec: KernfsSpec) -> Result<Changes> {
         let mut now = self.now.lock();
         let mut changes = Changes::default();
         let Now { root, nodes } = &mut *now;
@@ -137,7 +137,7 @@ impl Published {
             None => (Some(self.tree.root()), path),
         };
         let above = above.ok_or(uvfs::Errno::NOENT)?;
-        let Permissions { mode, uid, gid } = declared.permissions;
+        let ModeAndOwner { mode, uid, gid } = declared.permissions;
         let meta = Meta::new(mode).owner(uid, gid).replacing();
         match &declared.what {
             What::Dir => above.add_dir(name, meta),
@@ -152,7 +152,7 @@ impl Published {
     }
 }
 
-fn permissions(Permissions { mode, uid, gid }: Permissions) -> SetAttr {
+fn permissions(ModeAndOwner { mode, uid, gid }: ModeAndOwner) -> SetAttr {
     SetAttr { mode: Some(mode), uid: Some(uid), gid: Some(gid), ..SetAttr::default() }
 }
 

@@ -20,7 +20,7 @@ use rustix::process::{
 };
 use uvfs::{Errno, Result};
 
-use super::spec::Command;
+use super::spec::ShownCommand;
 
 /// Most bytes of standard error that are logged.
 const COMPLAINTS_MAX: usize = 512;
@@ -49,7 +49,7 @@ struct Group {
 }
 
 impl Group {
-    fn start(command: &Command) -> io::Result<Self> {
+    fn start(command: &ShownCommand) -> io::Result<Self> {
         let mut starting = std::process::Command::new(&command.run[0]);
         starting.args(&command.run[1..]).current_dir(&command.dir).process_group(0);
         starting.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -98,7 +98,7 @@ pub fn end_all() {
 /// # Errors
 /// ETIMEDOUT at its time limit, EFBIG if its output is too long, EIO if it ends with a status other than 0; the
 /// reason if it cannot be started. EIO also if there is no such program: the file of the command does exist.
-pub fn run(command: &Command, path: impl FnOnce() -> String, out: &mut Vec<u8>) -> Result<()> {
+pub fn run(command: &ShownCommand, path: impl FnOnce() -> String, out: &mut Vec<u8>) -> Result<()> {
     let program = &*command.run[0];
     let errno = |error: &io::Error| Errno::from_io_error(error).unwrap_or(Errno::IO);
     let mut group = match Group::start(command) {
@@ -231,12 +231,12 @@ mod tests {
 
     use super::*;
 
-    fn command(run: &[&str]) -> Command {
+    fn command(run: &[&str]) -> ShownCommand {
         let run = run.iter().map(|word| (*word).to_owned()).collect();
-        Command { run, dir: "/".into(), timeout: Duration::from_secs(20), limit: 10_000 }
+        ShownCommand { run, dir: "/".into(), timeout: Duration::from_secs(20), limit: 10_000 }
     }
 
-    fn output(command: &Command) -> Result<String> {
+    fn output(command: &ShownCommand) -> Result<String> {
         let mut out = Vec::new();
         run(command, String::new, &mut out)?;
         Ok(String::from_utf8(out).expect("UTF-8"))
@@ -308,7 +308,8 @@ mod tests {
             "sleep 1000 & echo $! > NOTE",
         ] {
             let script = script.replace("NOTE", note);
-            let hangs = Command { timeout: Duration::from_millis(300), ..command(&["sh", "-c", &script]) };
+            let hangs =
+                ShownCommand { timeout: Duration::from_millis(300), ..command(&["sh", "-c", &script]) };
             let start = Instant::now();
             assert_eq!(output(&hangs), Err(Errno::TIMEDOUT), "{script}");
             assert!(start.elapsed() < Duration::from_secs(20), "{script}");

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Directories above a path are made if no `[[dir]]` declares them. Nothing is made or run here: the result of
-//! [`Spec::parse`] can be compared with the present tree. Every error names its place in the file. O(size of the
+//! [`KernfsSpec::parse`] can be compared with the present tree. Every error names its place in the file. O(size of the
 //! file).
 
 use std::collections::BTreeMap;
@@ -23,8 +23,8 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::fields::{Fields, Permissions};
-use super::spec_errors::{SpecError, Text};
+use super::fields::{Fields, ModeAndOwner};
+use super::spec_errors::{KernfsSpecError, Text};
 
 /// Largest SPEC that is read, in bytes.
 const SPEC_MAX: u64 = 64 << 20;
@@ -41,9 +41,9 @@ const LIMIT_MAX: usize = 16 << 20;
 
 /// A tree as it is declared.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Spec {
+pub struct KernfsSpec {
     /// The root directory's.
-    pub root: Permissions,
+    pub root: ModeAndOwner,
     /// By path, without a slash in front; a directory comes before its children.
     pub nodes: BTreeMap<String, Declared>,
 }
@@ -51,7 +51,7 @@ pub struct Spec {
 /// One node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Declared {
-    pub permissions: Permissions,
+    pub permissions: ModeAndOwner,
     pub what: What,
 }
 
@@ -66,7 +66,7 @@ pub enum What {
         host: PathBuf,
         limit: usize,
     },
-    Command(Command),
+    Command(ShownCommand),
     /// A number; a write adds to it.
     Counter {
         start: i64,
@@ -78,7 +78,7 @@ pub enum What {
 
 /// A program whose output is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Command {
+pub struct ShownCommand {
     /// The program and its arguments; no shell takes them apart.
     pub run: Vec<String>,
     /// The directory in which it runs.
@@ -97,13 +97,13 @@ const ROOT_KEYS: [&str; 3] = ["mode", "uid", "gid"];
 /// The paths met so far, each with the place of its declaration; none for directories that follow from others.
 type Places = BTreeMap<String, Option<usize>>;
 
-impl Spec {
+impl KernfsSpec {
     /// Reads a SPEC. `file` is best absolute: relative host files, and commands, are looked for in its
     /// directory.
     ///
     /// # Errors
     /// The file cannot be read, or has a fault, given with line and column.
-    pub fn read(file: &Path, owner: (u32, u32)) -> Result<Self, SpecError> {
+    pub fn read(file: &Path, owner: (u32, u32)) -> Result<Self, KernfsSpecError> {
         let unusable = |said: String| Text::unusable(file, said);
         let mut bytes = Vec::new();
         // Bounded for any kind of file: a pipe or a device does not tell its length.
@@ -129,7 +129,7 @@ impl Spec {
     ///
     /// # Errors
     /// The fault, with line and column.
-    pub fn parse(text: Text<'_>, owner: (u32, u32)) -> Result<Self, SpecError> {
+    pub fn parse(text: Text<'_>, owner: (u32, u32)) -> Result<Self, KernfsSpecError> {
         let document = DeTable::parse(text.text)
             .map_err(|error| text.wrong(error.span().unwrap_or(0..0), one_sentence(error.message())))?;
         let mut root = DeTable::new();
@@ -141,7 +141,7 @@ impl Spec {
                 root.insert(key, value);
             }
         }
-        let default = Permissions { mode: 0o755, uid: owner.0, gid: owner.1 };
+        let default = ModeAndOwner { mode: 0o755, uid: owner.0, gid: owner.1 };
         let mut fields = Fields::new(text, "the top of the file", 0..0, root);
         let permissions = fields.permissions(default)?;
         fields.end(&[&ROOT_KEYS[..], &KINDS[..]].concat())?;
@@ -163,8 +163,8 @@ impl Spec {
         places: &mut Places,
         (path, at): (String, Range<usize>),
         declared: Declared,
-        default: Permissions,
-    ) -> Result<(), SpecError> {
+        default: ModeAndOwner,
+    ) -> Result<(), KernfsSpecError> {
         let line = |places: &Places, path: &str| match places.get(path) {
             Some(Some(byte)) => format!("in line {}", text.place(*byte).0),
             _ => "by what is in it".to_owned(),
@@ -209,7 +209,7 @@ fn tables_of<'t>(
     text: Text<'_>,
     key: &Spanned<std::borrow::Cow<'t, str>>,
     value: Spanned<DeValue<'t>>,
-) -> Result<Vec<Table<'t>>, SpecError> {
+) -> Result<Vec<Table<'t>>, KernfsSpecError> {
     let kind = key.get_ref().to_string();
     let said = || format!("{kind} is an array of tables: write [[{kind}]], and its fields below");
     let DeValue::Array(array) = value.into_inner() else {
@@ -231,8 +231,8 @@ fn node(
     kind: &str,
     span: Range<usize>,
     table: DeTable<'_>,
-    default: Permissions,
-) -> Result<(String, Range<usize>, Declared), SpecError> {
+    default: ModeAndOwner,
+) -> Result<(String, Range<usize>, Declared), KernfsSpecError> {
     let mut fields = Fields::new(text, &format!("[[{kind}]]"), span, table);
     let (path, at) = fields.text("path")?;
     let path = checked_path(&path).map_err(|said| text.wrong(at.clone(), said))?;
@@ -242,7 +242,7 @@ fn node(
         _ => 0o444,
     };
     let mode_at = fields.span_of("mode");
-    let permissions = fields.permissions(Permissions { mode: bits, ..default })?;
+    let permissions = fields.permissions(ModeAndOwner { mode: bits, ..default })?;
     let (what, keys): (_, &[&str]) = match kind {
         "dir" => (What::Dir, &[]),
         "value" => (What::Value(fields.scalar("value")?), &["value"]),
@@ -271,12 +271,12 @@ fn node(
     Ok((path, at, Declared { permissions, what }))
 }
 
-fn command(text: Text<'_>, fields: &mut Fields<'_, '_>) -> Result<Command, SpecError> {
+fn command(text: Text<'_>, fields: &mut Fields<'_, '_>) -> Result<ShownCommand, KernfsSpecError> {
     let (run, at) = fields.texts("run")?;
     if run.first().is_none_or(String::is_empty) || run.iter().any(|word| word.contains('\0')) {
         return Err(text.wrong(at, "run is to be a program and its arguments, such as [\"uptime\", \"-p\"]"));
     }
-    Ok(Command {
+    Ok(ShownCommand {
         run,
         dir: directory(text.file),
         timeout: fields.seconds("timeout", TIMEOUT, TIMEOUT_MAX)?,
@@ -317,8 +317,8 @@ fn one_sentence(message: &str) -> String {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Spec, SpecError> {
-        Spec::parse(Text { file: Path::new("/etc/tree.toml"), text }, (7, 8))
+    fn parse(text: &str) -> Result<KernfsSpec, KernfsSpecError> {
+        KernfsSpec::parse(Text { file: Path::new("/etc/tree.toml"), text }, (7, 8))
     }
 
     fn wrong(text: &str) -> String {
@@ -359,12 +359,12 @@ mod tests {
             "#,
         )
         .expect("valid");
-        assert_eq!(spec.root, Permissions { mode: 0o700, uid: 7, gid: 8 });
+        assert_eq!(spec.root, ModeAndOwner { mode: 0o700, uid: 7, gid: 8 });
         let paths: Vec<_> = spec.nodes.keys().map(String::as_str).collect();
         assert_eq!(paths, ["host", "l", "n", "net", "net/mtu", "net/name", "up"]);
         let node = |path: &str| spec.nodes[path].clone();
-        assert_eq!(node("net").permissions, Permissions { mode: 0o1777, uid: 7, gid: 9 });
-        assert_eq!(node("net/mtu").permissions, Permissions { mode: 0o644, uid: 1, gid: 8 });
+        assert_eq!(node("net").permissions, ModeAndOwner { mode: 0o1777, uid: 7, gid: 9 });
+        assert_eq!(node("net/mtu").permissions, ModeAndOwner { mode: 0o644, uid: 1, gid: 8 });
         assert_eq!(node("net/mtu").what, What::Value("1500\n".into()));
         assert_eq!(node("net/name").what, What::Value("eth0\n".into()));
         assert_eq!(node("host").what, What::File { host: "/etc/data/x".into(), limit: 10 });
@@ -420,12 +420,12 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_read_is_named() {
-        let error = Spec::read(Path::new("/nowhere/tree.toml"), (0, 0)).expect_err("no such file");
+        let error = KernfsSpec::read(Path::new("/nowhere/tree.toml"), (0, 0)).expect_err("no such file");
         assert!(error.to_string().starts_with("/nowhere/tree.toml: "), "{error}");
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("binary");
         std::fs::write(&file, b"a = 1\nb = \"\xff\"\n").expect("write");
-        let error = Spec::read(&file, (0, 0)).expect_err("no text").to_string();
+        let error = KernfsSpec::read(&file, (0, 0)).expect_err("no text").to_string();
         assert!(error.contains("binary:2:6: this is no UTF-8"), "{error}");
     }
 }

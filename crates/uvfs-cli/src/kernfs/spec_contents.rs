@@ -16,7 +16,7 @@ use uvfs::{Errno, Result};
 use uvfs_drivers::kernfs::{Attribute, Call};
 
 use super::run_command;
-use super::spec::Command;
+use super::spec::ShownCommand;
 
 /// How often a host file that changes while it is read is read again.
 const TRIES: usize = 4;
@@ -77,7 +77,7 @@ impl Attribute for Counter {
 }
 
 /// The output of a command.
-pub struct Output(pub Command);
+pub struct Output(pub ShownCommand);
 
 impl Attribute for Output {
     fn show(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<()> {

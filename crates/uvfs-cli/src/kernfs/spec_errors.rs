@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 /// A SPEC that cannot be used: shown as `FILE:LINE:COLUMN: what is wrong`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SpecError {
+pub struct KernfsSpecError {
     file: PathBuf,
     /// Line and column, from 1; none if it is about the whole file.
     at: Option<(usize, usize)>,
     said: String,
 }
 
-impl fmt::Display for SpecError {
+impl fmt::Display for KernfsSpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.file.display())?;
         if let Some((line, column)) = self.at {
@@ -25,7 +25,7 @@ impl fmt::Display for SpecError {
     }
 }
 
-impl std::error::Error for SpecError {}
+impl std::error::Error for KernfsSpecError {}
 
 /// The text of a SPEC, for places in it.
 #[derive(Clone, Copy, Debug)]
@@ -44,13 +44,13 @@ impl Text<'_> {
     }
 
     /// Something is wrong at these bytes.
-    pub fn wrong(&self, span: Range<usize>, said: impl Into<String>) -> SpecError {
-        SpecError { file: self.file.into(), at: Some(self.place(span.start)), said: said.into() }
+    pub fn wrong(&self, span: Range<usize>, said: impl Into<String>) -> KernfsSpecError {
+        KernfsSpecError { file: self.file.into(), at: Some(self.place(span.start)), said: said.into() }
     }
 
     /// Something is wrong with all of it.
-    pub fn unusable(file: &Path, said: impl Into<String>) -> SpecError {
-        SpecError { file: file.into(), at: None, said: said.into() }
+    pub fn unusable(file: &Path, said: impl Into<String>) -> KernfsSpecError {
+        KernfsSpecError { file: file.into(), at: None, said: said.into() }
     }
 }
 

@@ -6,7 +6,7 @@ use clap::{CommandFactory, Parser};
 
 use super::*;
 use crate::args::{Args, Command};
-use crate::kernfs::Spec;
+use crate::kernfs::KernfsSpec;
 use crate::{mount_helper, options, source};
 
 /// Options of programs that are not ours, and that the pages name: the type, for mount(8); and those of watchman's
@@ -162,6 +162,21 @@ fn options_that_the_text_names_exist() {
 }
 
 #[test]
+fn the_words_of_find_are_those_of_its_page() {
+    // Read, and without an effect.
+    let idle = ["-noleaf", "-warn", "-nowarn", "-ignore_readdir_race", "-noignore_readdir_race"];
+    let items = ["Operators", "Tests", "Options", "Actions"].into_iter().flat_map(|part| items("find", part));
+    let named = items.flat_map(|item| {
+        let words = item.windows(2).filter(|at| at[0] == "Cm" && at[1].starts_with('-'));
+        words.map(|at| at[1].clone()).collect::<Vec<_>>()
+    });
+    let named: BTreeSet<_> = named.filter(|word| !idle.contains(&&**word)).collect();
+    // The page has a table of -newerXY.
+    let answered = uvfs_index::find::answered_words().filter(|word| *word != "newermt");
+    assert_eq!(named, answered.map(|word| format!("-{word}")).collect());
+}
+
+#[test]
 fn the_words_of_a_generated_tree_are_those_of_its_parser() {
     let error = "x=1".parse::<uvfs_drivers::generated::Spec>().expect_err("no such word").to_string();
     let (_, known) = error.split_once("options are ").expect("a list");
@@ -240,11 +255,11 @@ fn the_declared_tree_of_the_page_is_one_and_has_every_kind() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("tree.toml");
     fs::write(&file, block).expect("write");
-    let spec = Spec::read(&file, (0, 0)).expect("the example is a tree");
+    let spec = KernfsSpec::read(&file, (0, 0)).expect("the example is a tree");
     assert!(spec.nodes.len() > 5);
     // A kind that is none is answered with all.
     fs::write(&file, "[[x]]\n").expect("write");
-    let error = Spec::read(&file, (0, 0)).expect_err("no kind").to_string();
+    let error = KernfsSpec::read(&file, (0, 0)).expect_err("no kind").to_string();
     let (_, known) = error.split_once("may have: mode, uid, gid, ").expect("a list");
     let known: BTreeSet<_> = known.trim().split(", ").map(str::to_owned).collect();
     assert_eq!(names("kernfs", "Kinds of nodes").into_iter().collect::<BTreeSet<_>>(), known);
@@ -260,7 +275,7 @@ fn the_keys_of_a_declared_tree_are_in_its_page() {
     let page: BTreeSet<_> = page.iter().filter(|line| line.starts_with('.')).flat_map(|l| words(l)).collect();
     for block in examples("kernfs")[0].split("\n\n").filter(|block| block.starts_with("[[")) {
         fs::write(&file, format!("{block}\nunknown = 1\n")).expect("write");
-        let error = Spec::read(&file, (0, 0)).expect_err("an unknown key").to_string();
+        let error = KernfsSpec::read(&file, (0, 0)).expect_err("an unknown key").to_string();
         let (_, keys) = error.split_once("may have: ").expect("a list");
         let missing: Vec<_> = keys.trim().split(", ").filter(|key| !page.contains(*key)).collect();
         assert!(missing.is_empty(), "{block}: {missing:?}");

@@ -7,9 +7,9 @@
 //! ```
 //! use std::io::Write;
 //! use uvfs::{Cred, OpenFlags, Vfs};
-//! use uvfs_drivers::kernfs::{Kernfs, Meta, Options};
+//! use uvfs_drivers::kernfs::{Kernfs, Meta, KernfsOptions};
 //!
-//! let tree = Kernfs::new(Options::default())?;
+//! let tree = Kernfs::new(KernfsOptions::default())?;
 //! let jobs = tree.root().add_dir("jobs", Meta::new(0o755))?;
 //! jobs.add_attr("running", Meta::new(0o444), |out: &mut Vec<u8>| { let _ = writeln!(out, "{}", 7); Ok(()) })?;
 //!
@@ -56,7 +56,7 @@ use uvfs::types::Result;
 
 pub use attribute::{Attribute, Call, Kind, ReadWrite, STORE_MAX, read_write};
 pub use node_handle::{Node, Target, WeakNode};
-pub use options::{Meta, Options, Tag};
+pub use options::{KernfsOptions, Meta, Tag};
 
 use tree_operations::Engine;
 use view_driver::View;
@@ -78,7 +78,7 @@ impl Kernfs {
     ///
     /// # Errors
     /// ENOMEM.
-    pub fn new(options: Options) -> Result<Self> {
+    pub fn new(options: KernfsOptions) -> Result<Self> {
         Ok(Self { engine: Engine::new(options)? })
     }
 
@@ -88,7 +88,7 @@ impl Kernfs {
     }
 
     /// The options that it was made with.
-    pub fn options(&self) -> Options {
+    pub fn options(&self) -> KernfsOptions {
         self.engine.options
     }
 

@@ -4,7 +4,7 @@ use uvfs::types::mode;
 
 /// The options of a tree.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct KernfsOptions {
     /// Permission bits of the root directory.
     pub mode: u32,
     /// Owner of the root directory.
@@ -18,7 +18,7 @@ pub struct Options {
     pub may_block: bool,
 }
 
-impl Default for Options {
+impl Default for KernfsOptions {
     fn default() -> Self {
         Self { mode: 0o755, uid: 0, gid: 0, namespaced: false, may_block: true }
     }

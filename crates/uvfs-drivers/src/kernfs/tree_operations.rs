@@ -20,7 +20,7 @@ use uvfs_sync::segvec::SegVec;
 use super::lock_free::{Body, Inner};
 use super::mounted_views::ViewCaches;
 use super::node_handle::{Node, NodeTree, Target};
-use super::options::{Meta, Options, Tag};
+use super::options::{KernfsOptions, Meta, Tag};
 use super::remove::Going;
 use super::tree::{Entry, Link, Nodes};
 use super::tree_lock::TreeLock;
@@ -36,7 +36,7 @@ pub(super) struct Slot {
 
 /// See the module's head.
 pub(super) struct Engine {
-    pub(super) options: Options,
+    pub(super) options: KernfsOptions,
     pub(super) lock: TreeLock,
     slots: SegVec<Slot>,
     pub(super) root: u64,
@@ -76,7 +76,7 @@ fn new_inner(slots: &SegVec<Slot>, body: Body) -> Result<Arc<Inner>> {
 }
 
 impl Engine {
-    pub(super) fn new(options: Options) -> Result<Arc<Self>> {
+    pub(super) fn new(options: KernfsOptions) -> Result<Arc<Self>> {
         let slots = SegVec::new();
         let root_inner = new_inner(&slots, Body::Dir)?;
         root_inner.active.activate();

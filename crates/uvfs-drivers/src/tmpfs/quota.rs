@@ -6,7 +6,7 @@
 //! For an unlimited quantity each thread counts for itself, and a reader of the use sums the counts.
 
 use crossbeam_utils::CachePadded;
-use uvfs_sync::primitives::{AtomicU64, Ordering, SHARDS, Stat, shard};
+use uvfs_sync::primitives::{AtomicU64, Ordering, SHARDS, Statistic, shard};
 
 /// A limit and its use.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub(super) struct Limit {
     /// The use, if there is a limit.
     used: CachePadded<AtomicU64>,
     /// The use, if there is no limit: what a shard's threads took, less what they gave back (may be below 0).
-    shares: Box<[CachePadded<Stat>]>,
+    shares: Box<[CachePadded<Statistic>]>,
 }
 
 impl Limit {

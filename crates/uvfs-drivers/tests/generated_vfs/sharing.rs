@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 
 use uvfs::types::{Cred, Errno};
-use uvfs_cache::Lookup;
+use uvfs_cache::machinery::Lookup;
 use uvfs_drivers::generated::{Fault, FaultCall, FaultKind};
 
 use super::{ABSENT, PATIENCE, World};

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use uvfs::driver::{Driver, File, Inode};
 use uvfs::{Access, Answer, Attr, Features, NewInode, Op, Result, SetAttr, StatFs, Ttl, Vfs, VfsConfig};
 use uvfs_cache::Cache;
-use uvfs_drivers::kernfs::{Kernfs, Node, Options};
+use uvfs_drivers::kernfs::{Kernfs, KernfsOptions, Node};
 
 use crate::{DIR, FILE, PATIENCE, World, says};
 
@@ -65,7 +65,7 @@ impl Driver for Slow {
 
 /// Looks `path` up; makes `change` after the driver has answered and before the cache gets the answer.
 fn while_on_its_way(path: &str, prepare: impl Fn(&Node), change: impl Fn(&Node), check: impl Fn(&World)) {
-    let tree = Kernfs::new(Options::default()).unwrap();
+    let tree = Kernfs::new(KernfsOptions::default()).unwrap();
     prepare(&tree.root());
     let ((asked, was_asked), (go, may_go)) = (channel(), channel());
     let view = tree.view(None);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use uvfs::{Context, Cred, Errno, OpenFlags, Vfs, VfsConfig};
-use uvfs_drivers::kernfs::{Attribute, Kernfs, Meta, Options, Tag};
+use uvfs_drivers::kernfs::{Attribute, Kernfs, KernfsOptions, Meta, Tag};
 
 /// How long a test waits for an expected event before it fails.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -32,7 +32,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        Self::of(Kernfs::new(Options::default()).expect("a tree"), None)
+        Self::of(Kernfs::new(KernfsOptions::default()).expect("a tree"), None)
     }
 
     fn of(tree: Kernfs, tag: Option<Tag>) -> Self {

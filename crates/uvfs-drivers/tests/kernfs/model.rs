@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use uvfs::{Errno, SetAttr};
-use uvfs_drivers::kernfs::{Kernfs, Meta, Node, Options, Tag};
+use uvfs_drivers::kernfs::{Kernfs, KernfsOptions, Meta, Node, Tag};
 
 use crate::{World, says};
 
@@ -85,7 +85,7 @@ fn name(number: usize) -> String {
 
 impl Model {
     fn new() -> Self {
-        let tree = Kernfs::new(Options::default()).unwrap();
+        let tree = Kernfs::new(KernfsOptions::default()).unwrap();
         let root = Known {
             node: tree.root(),
             parent: 0,

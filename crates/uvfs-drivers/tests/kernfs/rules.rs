@@ -7,7 +7,7 @@ use std::thread;
 
 use parking_lot::Mutex;
 use uvfs::{Cred, Errno, Found, OpenFlags, Result};
-use uvfs_drivers::kernfs::{Attribute, Call, Kernfs, Meta, Options, Tag};
+use uvfs_drivers::kernfs::{Attribute, Call, Kernfs, KernfsOptions, Meta, Tag};
 
 use crate::{DIR, FILE, PATIENCE, World, says, with_world};
 
@@ -229,7 +229,7 @@ fn no_lock_is_held_while_entries_are_handed_out_and_reading_resumes_by_the_full_
 
 #[test]
 fn a_view_sees_the_children_of_its_tag() {
-    let tree = Kernfs::new(Options { namespaced: true, ..Options::default() }).unwrap();
+    let tree = Kernfs::new(KernfsOptions { namespaced: true, ..KernfsOptions::default() }).unwrap();
     let one = World::of(tree.clone(), Some(Tag(1)));
     let two = World::of(tree.clone(), Some(Tag(2)));
     let none = World::of(tree.clone(), None);

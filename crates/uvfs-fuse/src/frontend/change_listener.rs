@@ -22,7 +22,7 @@ use uvfs::{InodeId, Listener, SbId};
 use super::{Core, FIRST_ISSUED, Frontend};
 use crate::notify::messages::Message;
 use crate::notify::{Kernel, Late, Nodes, Notice, Notices, Outbox};
-use crate::threads::pending::Wait;
+use crate::threads::waiting_by_node::Wait;
 use crate::transport::{NodeId, ROOT};
 
 /// Nodes that are processed at a time.

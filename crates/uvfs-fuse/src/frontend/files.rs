@@ -13,7 +13,7 @@ use super::request_counters::Count;
 use super::{Core, Frontend, Who};
 use crate::notify::messages::Message;
 use crate::threads::fair_shares::Share;
-use crate::threads::pending::For;
+use crate::threads::waiting_by_node::For;
 use crate::transport::{Caller, DataReply, Entry, NodeId, Opened, Reply, Write};
 
 /// Among the flags of an open: the file is to be executed. Only the kernel says so, in execve(2) and in opens of

@@ -6,7 +6,7 @@ use uvfs::{Cached, Errno, Found, Inode, Op, RenameFlags, Result, Ttl};
 
 use super::request_counters::Count;
 use super::{Core, Frontend, Who};
-use crate::threads::pending::For;
+use crate::threads::waiting_by_node::For;
 use crate::transport::{Caller, Entry, Looked, NodeId, Reply};
 
 impl Frontend {

@@ -15,6 +15,8 @@
 //! read and close 1.5 times as long.) A file that the driver does not offer
 //! ([`FileLender::offer`](uvfs::driver::FileLender::offer)), such as one with set-id bits, is not lent either.
 //!
+//! A file that is not lent is read and written *by requests*: the kernel sends READ and WRITE.
+//!
 //! **Mappings.** A mapping made through a lent open file shows the file behind it. It does not delay RELEASE, and
 //! continues when nobody has the file open. A program that reads the file by READ requests, through the mount's own
 //! pages, does not see stores through that mapping. So a file that was lent once is lent again, even a small one. If

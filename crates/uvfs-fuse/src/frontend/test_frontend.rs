@@ -11,7 +11,7 @@ use uvfs::{
 
 use super::Frontend;
 use crate::mount::options::Permissions;
-use crate::threads::pending::{For, Waiting};
+use crate::threads::waiting_by_node::{For, Waiting};
 use crate::transport::{Asked, Attributes, Caller, Entry, Looked, NodeId, ROOT, Reply, Write};
 
 /// The name whose lookup waits.

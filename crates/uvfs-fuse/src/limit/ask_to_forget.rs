@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
     use crate::frontend::test_frontend::Fixture;
-    use crate::threads::pending::For;
+    use crate::threads::waiting_by_node::For;
     use crate::transport::ROOT;
 
     const NOTIFY_INVAL_ENTRY: i32 = 3;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use uvfs::{Errno, Overdraft, Result, Vfs};
 
-use crate::threads::pending::MOMENT;
+use crate::threads::waiting_by_node::MOMENT;
 
 /// How long a request waits for memory.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -362,7 +362,7 @@ fn members_of_the_group_keep_set_group_id() {
 fn a_file_system_without_lists_can_stand_inside() {
     let mnt = Fixture::tmpfs();
     fs::set_permissions(&*mnt, Permissions::from_mode(0o755)).expect("chmod");
-    let tree = Kernfs::new(uvfs_drivers::kernfs::Options::default()).expect("a tree");
+    let tree = Kernfs::new(uvfs_drivers::kernfs::KernfsOptions::default()).expect("a tree");
     let show = |out: &mut Vec<u8>| {
         out.extend_from_slice(b"shown\n");
         Ok(())
@@ -377,7 +377,7 @@ fn a_file_system_without_lists_can_stand_inside() {
 }
 
 fn a_mount_without_lists_has_none() {
-    let tree = Kernfs::new(uvfs_drivers::kernfs::Options::default()).expect("a tree");
+    let tree = Kernfs::new(uvfs_drivers::kernfs::KernfsOptions::default()).expect("a tree");
     let mnt = Fixture::new(tree.view(None), &uvfs_fuse::Options::default());
     let value = [vec![2, 0, 0, 0], entry(1, 7, !0), entry(4, 5, !0), entry(32, 5, !0)].concat();
     assert_eq!(setxattr(&*mnt, ACCESS, &value, XattrFlags::empty()), Err(Errno::OPNOTSUPP));

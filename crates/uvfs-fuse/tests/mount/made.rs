@@ -27,7 +27,7 @@ const SOON: Duration = Duration::from_secs(20);
 
 /// A tree with an attribute `n`, which shows the number that is returned with its node.
 fn numbered() -> (Fixture, Node, Arc<AtomicU64>) {
-    let tree = Kernfs::new(uvfs_drivers::kernfs::Options::default()).expect("a tree");
+    let tree = Kernfs::new(uvfs_drivers::kernfs::KernfsOptions::default()).expect("a tree");
     let number = Arc::new(AtomicU64::new(0));
     let shown = Arc::clone(&number);
     let show = move |out: &mut Vec<u8>| {
@@ -52,7 +52,7 @@ fn ready(file: &File, want: PollFlags, time: Duration) -> PollFlags {
 }
 
 fn a_text_is_read_to_its_end() {
-    let tree = Kernfs::new(uvfs_drivers::kernfs::Options::default()).expect("a tree");
+    let tree = Kernfs::new(uvfs_drivers::kernfs::KernfsOptions::default()).expect("a tree");
     for (name, len) in [("short", 3), ("long", 300_000)] {
         let show = move |out: &mut Vec<u8>| {
             out.resize(len, b'x');

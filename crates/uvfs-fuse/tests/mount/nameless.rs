@@ -168,7 +168,8 @@ fn who_may_add_no_name() {
 }
 
 fn drivers_without() {
-    let tree = uvfs_drivers::kernfs::Kernfs::new(uvfs_drivers::kernfs::Options::default()).expect("a tree");
+    let tree =
+        uvfs_drivers::kernfs::Kernfs::new(uvfs_drivers::kernfs::KernfsOptions::default()).expect("a tree");
     let mnt = Fixture::new(tree.view(None), &Options::default());
     let outcome = nameless(&mnt, OFlags::RDWR, 0o600);
     assert_eq!(outcome.err(), Some(rustix::io::Errno::OPNOTSUPP));

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use uvfs::SetAttr;
-use uvfs_drivers::kernfs::{Kernfs, Meta, Node, Options, read_write};
+use uvfs_drivers::kernfs::{Kernfs, KernfsOptions, Meta, Node, read_write};
 
 use crate::Test;
 use crate::fixture::{Fixture, Needs, within};
@@ -25,7 +25,7 @@ pub const TESTS: &[Test] = &[
 const SOON: Duration = Duration::from_secs(20);
 
 fn tree() -> (Fixture, Node) {
-    let tree = Kernfs::new(Options::default()).expect("a tree");
+    let tree = Kernfs::new(KernfsOptions::default()).expect("a tree");
     let mnt = Fixture::new(tree.view(None), &uvfs_fuse::Options::default());
     (mnt, tree.root())
 }

@@ -5,7 +5,7 @@
 //! The file system is marked before the first directory is read. Each change either ends before the mark is there, or
 //! queues an event. In the first case every later look shows it. In the second case the worker looks at the place
 //! *after* the event, and its look shows that change or a later one. It looks at names and files, and never believes
-//! an event: those may come late, merged, and in another order than the changes.
+//! an event: events may come late, merged, and in another order than the changes.
 //!
 //! Reports wait while the tree is scanned, and are looked at afterwards. So a name that was made after its directory
 //! was read is found by its report. A directory that moved out of a part not yet read, into a part already read, is
@@ -30,7 +30,7 @@
 //! reports that were queued by then. So each change that ended before the question has its tick when the answer is
 //! made. Unlike watchman, the index needs no cookie file for this.
 //!
-//! Mounts and their ends inside the tree queue no event. A question compares the table of mounts with that of the question
+//! Mounts and unmounts inside the tree queue no event. A question compares the table of mounts with that of the question
 //! before, and puts in a report for each path that differs. If a question was answered before the change, its clock is older
 //! than that report's tick; if not, its answer shows the present mounts. By path, a look may fall into the time of a mount that
 //! no question has seen. So names that lead to other file systems are looked at again whenever the table has moved.

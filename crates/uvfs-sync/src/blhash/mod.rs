@@ -46,7 +46,7 @@ use self::grow_and_rekey::Grower;
 use self::split_level::bucket_of;
 use self::table::{Looked, START_LEVEL, Table, current_of, is_moving, tag_of};
 use crate::arena::{self, Arena};
-use crate::primitives::{AtomicBool, AtomicU32, Mutex, Ordering, SHARDS, Stat, fence};
+use crate::primitives::{AtomicBool, AtomicU32, Mutex, Ordering, SHARDS, Statistic, fence};
 use crate::slab::{Pool, Slab};
 
 pub use self::first_slots::Glance;
@@ -133,9 +133,9 @@ pub enum Scan<R, M> {
 /// Entries that the threads of one shard have inserted, less those that they removed.
 #[derive(Debug, Default)]
 struct Count {
-    entries: Stat,
+    entries: Statistic,
     /// The value of `entries` when this shard last checked the table's growth.
-    looked: Stat,
+    looked: Statistic,
 }
 
 impl Count {
@@ -168,8 +168,8 @@ pub struct BlHash {
     /// Not in a line with the fields that each look reads.
     grow: CachePadded<Mutex<Grower>>,
     counts: [CachePadded<Count>; SHARDS],
-    long_chains: Stat,
-    rekeys: Stat,
+    long_chains: Statistic,
+    rekeys: Statistic,
 }
 
 impl BlHash {
@@ -191,8 +191,8 @@ impl BlHash {
             owed: AtomicU32::new(0),
             grow: CachePadded::new(Mutex::new(Grower::default())),
             counts: std::array::from_fn(|_| CachePadded::default()),
-            long_chains: Stat::new(),
-            rekeys: Stat::new(),
+            long_chains: Statistic::new(),
+            rekeys: Statistic::new(),
         };
         this.tables[0].start(random_key(0)?);
         Ok(this)

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use parking_lot::Mutex;
 use uvfs::{Vfs, VfsConfig};
-use uvfs_drivers::kernfs::{Kernfs, Meta, Node, Options};
+use uvfs_drivers::kernfs::{Kernfs, KernfsOptions, Meta, Node};
 
 use gauge::Gauge;
 
@@ -97,7 +97,7 @@ struct World {
 
 impl World {
     fn new() -> Result<Self> {
-        let tree = Kernfs::new(Options::default())?;
+        let tree = Kernfs::new(KernfsOptions::default())?;
         let vfs = Vfs::new(VfsConfig::default(), tree.view(None))?;
         let shared = Arc::new(Shared::default());
         let mut dirs = Vec::new();

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context as _, Result, ensure};
 use uvfs::{Access, Context, Cred, Driver, Errno, OpenFlags, Vfs, VfsConfig, mode};
 use uvfs_drivers::generated::{Generated, Spec};
-use uvfs_drivers::kernfs::{Kernfs, Meta, Node, Options};
+use uvfs_drivers::kernfs::{Kernfs, KernfsOptions, Meta, Node};
 use uvfs_drivers::tmpfs::{Tmpfs, parse};
 use uvfs_sync::primitives::shared_stores as counted;
 
@@ -250,7 +250,7 @@ fn many<'a>(rows: &mut Rows<'a>, vfs: &'a Vfs) -> Result<()> {
 
 /// The tree of the program that reads every GID of a network adapter (`uvfs-bench showgids`), with the link on its way.
 fn kernfs_tree() -> Result<(Arc<Vfs>, Kernfs)> {
-    let kernfs = Kernfs::new(Options { may_block: false, ..Options::default() })?;
+    let kernfs = Kernfs::new(KernfsOptions { may_block: false, ..KernfsOptions::default() })?;
     let below = |above: Node, names: &[&str]| {
         names.iter().try_fold(above, |above, name| above.add_dir(*name, Meta::new(0o755)))
     };

@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use uvfs_cache::machinery::Known;
-use uvfs_cache::{CacheError, Lookup, NameGuard};
+use uvfs_cache::CacheError;
+use uvfs_cache::machinery::{Known, Lookup, NameGuard};
 
 use crate::counters;
 use crate::driver::Inode;

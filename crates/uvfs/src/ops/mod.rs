@@ -9,13 +9,14 @@
 //! | file | contents |
 //! |---|---|
 //! | `lookup` | LOOKUP, readlink, statfs; the driver's answer about a name |
-//! | `dotdot` | `..`, and going from a mount point to the mounted root |
+//! | `dotdot_and_mounts` | `..`, and going from a mount point to the mounted root |
 //! | `getattr` | attributes, fetched again if they have expired |
-//! | `permission_checks` | may the caller do this; access |
+//! | `ask_permission` | may the caller do this (decided in [`crate::permission`]); access |
 //! | `create` | mknod, mkdir, symlink, link |
 //! | `remove` | unlink, rmdir |
 //! | `rename` | rename and exchange |
 //! | `setattr` | owner, group, mode, times, size |
+//! | `kill_privileges` | set-id bits go when data changes |
 //! | `xattr` | extended attributes |
 //! | `acl_checks` | access control lists in operations |
 //! | `readdir` | listings |
@@ -28,18 +29,19 @@
 //! | `name_and_type` | is the name allowed, is it a directory |
 
 pub(crate) mod acl_checks;
+pub(crate) mod ask_permission;
 pub(crate) mod control_dir;
 pub(crate) mod create;
-pub(crate) mod dotdot;
+pub(crate) mod dotdot_and_mounts;
 pub(crate) mod driver_file;
 pub(crate) mod file_io;
 pub(crate) mod getattr;
 pub(crate) mod handle_table;
 pub(crate) mod inode_locks;
+pub(crate) mod kill_privileges;
 pub(crate) mod lookup;
 pub(crate) mod name_and_type;
 pub(crate) mod open_read_write;
-pub(crate) mod permission_checks;
 pub(crate) mod readdir;
 pub(crate) mod remove;
 pub(crate) mod rename;

@@ -4,7 +4,7 @@
 //! wrong type, mount point. A directory is first marked as dying. That fails unless the directory is empty, and
 //! keeps it empty. Then the driver is asked.
 
-use uvfs_cache::Death;
+use uvfs_cache::machinery::Death;
 
 use crate::driver::Inode;
 use crate::mount_table::SuperRef;

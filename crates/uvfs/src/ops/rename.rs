@@ -6,7 +6,8 @@
 //! first attempt goes without the mutex; if a directory turns up, all locks are released and taken again in order.
 //! Renames of files never take the mutex.
 
-use uvfs_cache::{NameGuard, Room};
+use uvfs_cache::Room;
+use uvfs_cache::machinery::NameGuard;
 
 use crate::driver::{Inode, Rename};
 use crate::driver_answer::{cache_errno, fresh};

@@ -5,7 +5,7 @@
 //! cleared. Trusted callers have checked permissions. A change of owner clears set-id bits for them too, because a
 //! FUSE kernel leaves that to the server (FUSE_HANDLE_KILLPRIV_V2).
 
-use crate::driver::{Driver, Inode};
+use crate::driver::Inode;
 use crate::groups_and_capabilities::{Capability, Who};
 use crate::ops::name_and_type::is_dir;
 use crate::permission;
@@ -16,7 +16,7 @@ use crate::vfs::Vfs;
 pub(crate) const MAX_FILE: u64 = i64::MAX as u64;
 
 /// Mode bits without the type.
-const BITS: u32 = 0o7777;
+pub(super) const BITS: u32 = 0o7777;
 const SET_ID: u32 = mode::S_ISUID | mode::S_ISGID;
 
 /// Further facts about a change.
@@ -142,34 +142,6 @@ impl Vfs {
             }
             _ => permission::require_owner(op, attr),
         }
-    }
-
-    /// Clears set-id bits before a caller that may not keep them changes data. Usually there are none, and this is
-    /// one look. `always`: the caller is known to lack the right to keep them.
-    pub(crate) fn kill_privileges(
-        &self,
-        op: &Op,
-        driver: &dyn Driver,
-        inode: &Inode<'_>,
-        always: bool,
-    ) -> Result<()> {
-        let left = |attr: &Attr| permission::without_privileges(op, attr.mode, attr.gid);
-        let attr = inode.attr();
-        // A driver that calls in the caller's name clears them there.
-        if left(&attr) == attr.mode || self.passes_through(inode) {
-            return Ok(());
-        }
-        if !always && op.has(Capability::Fsetid) {
-            return Ok(());
-        }
-        op.certain()?;
-        let _locked = self.inode_locks.take(inode.id());
-        let attr = inode.attr();
-        let mode = left(&attr);
-        if mode == attr.mode {
-            return Ok(());
-        }
-        driver.setattr(op, inode, &SetAttr { mode: Some(mode & BITS), ..SetAttr::default() })
     }
 }
 

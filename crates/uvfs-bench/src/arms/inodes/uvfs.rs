@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use uvfs_cache::attr::mode::{S_IFDIR, S_IFREG};
-use uvfs_cache::{Attr, Cache, Config, Fresh, InodeRef, SbId, SbOptions, Ttl};
+use uvfs_cache::machinery::{Fresh, SbOptions};
+use uvfs_cache::{Attr, Cache, Config, InodeRef, SbId, Ttl};
 
 use crate::arms::inodes::links::HashHeads;
 use crate::arms::inodes::{FIRST, Inodes, attr_of};

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use uvfs::{Context, Cred, Errno, OpenFlags, Vfs, VfsConfig};
-use uvfs_drivers::kernfs::{Kernfs, Meta, Node, Options};
+use uvfs_drivers::kernfs::{Kernfs, KernfsOptions, Meta, Node};
 
 use crate::arms::kernfs::TreeLocks;
 use crate::harness::{Arm, Companion, Worker, WorkerSeat};
@@ -49,7 +49,7 @@ fn attribute(n: u64) -> impl Fn(&mut Vec<u8>) -> Result<(), Errno> + Send + Sync
 
 impl GidsTree {
     fn new(locks: Option<TreeLocks>, files: u64, linked: bool) -> Result<Self> {
-        let kernfs = Kernfs::new(Options { may_block: false, ..Options::default() })?;
+        let kernfs = Kernfs::new(KernfsOptions { may_block: false, ..KernfsOptions::default() })?;
         let dir = |above: &Node, name: &str| above.add_dir(name, Meta::new(0o755));
         let class = dir(&dir(&kernfs.root(), "class")?, "infiniband")?;
         let device = if linked {

@@ -3,11 +3,11 @@
 //! While the kernel waits for an answer about a name, it holds the lock of the name's directory. While it waits for
 //! data, it holds the lock of the data's page. An invalidation needs the same lock exclusively, so it waits for the
 //! answer too. Lookups of other names in that directory then queue behind the invalidation. The server therefore
-//! sends none for a node with a request that has been waiting for long ([`Pending::about`]). A driver may take for
+//! sends none for a node with a request that has been waiting for long ([`WaitingByNode::about`]). A driver may take for
 //! ever; a request that waits for memory gives up after a second.
 //!
 //! The table also counts, by thread, the driver calls in progress. A request that such a thread makes to the mount
-//! would let the driver wait for itself: see [`Pending::asks_itself`].
+//! would let the driver wait for itself: see [`WaitingByNode::asks_itself`].
 //!
 //! Requests that are answered at once are not listed. The mutex is a leaf, held for one look-up.
 
@@ -45,7 +45,7 @@ pub(crate) enum For {
 
 /// See the module's head.
 #[derive(Debug, Default)]
-pub(crate) struct Pending(Mutex<Table>);
+pub(crate) struct WaitingByNode(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
@@ -69,7 +69,7 @@ struct Entry {
 /// A request that waits; dropped after its answer was sent, or when it waits for something else.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    pending: Arc<Pending>,
+    pending: Arc<WaitingByNode>,
     key: Key,
     /// Linux's number of the thread that answers it; 0, which no thread has, while it waits for a thread.
     thread: u32,
@@ -107,7 +107,7 @@ impl Drop for Waiting {
     }
 }
 
-impl Pending {
+impl WaitingByNode {
     /// A request about `node` waits from now on.
     pub(crate) fn begin(self: &Arc<Self>, node: NodeId, what: For) -> Waiting {
         let mut table = self.0.lock();
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn what_waits_is_known_by_its_node_until_it_is_answered() {
-        let pending = Arc::<Pending>::default();
+        let pending = Arc::<WaitingByNode>::default();
         assert_eq!(pending.about(5), Wait::No);
         let first = pending.begin(5, For::Driver);
         let second = pending.begin(5, For::Memory);
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_answers_is_known_when_it_asks() {
-        let pending = Arc::<Pending>::default();
+        let pending = Arc::<WaitingByNode>::default();
         let me = this_thread();
         let mut first = pending.begin(5, For::Driver);
         let _second = pending.begin(5, For::Driver);
