@@ -30,7 +30,7 @@ use uvfs_index::{
 
 use crate::args::Index;
 use crate::print::{out, say};
-use crate::signals::{Asked, Signals};
+use crate::signals::{SignalRequest, Signals};
 use crate::{daemon, log, metrics};
 
 /// How often the progress is shown.
