@@ -7,6 +7,7 @@ use std::time::Duration;
 use uvfs_drivers::watch::Told;
 
 use super::tests::{each_single_change, of_host, of_index};
+use super::tests_mounts::without_a_question;
 use super::*;
 
 fn followed() -> Option<(tempfile::TempDir, IndexedTree)> {
@@ -111,6 +112,44 @@ fn directories_that_change_before_their_mark_are_right_afterwards() {
     assert_eq!((tree.figures().scans, tree.figures().unread.0), (1, 0));
 }
 
+/// A large directory takes some milliseconds to list. A name that is made meanwhile is in no list, so the mark has to be there.
+#[test]
+fn names_that_are_made_while_their_directory_is_listed_are_known() {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
+    let at = |name: String| dir.path().join("large").join(name);
+    fs::create_dir(dir.path().join("large")).expect("mkdir");
+    (0..20_000).for_each(|nth| fs::write(at(format!("old{nth}")), "").expect("write"));
+    let opened = match OpenedTree::by_directory(dir.path()) {
+        Ok(opened) => opened,
+        Err(error) => return eprintln!("skipped: {}", error.why),
+    };
+    let (has_begun, ends) = (AtomicBool::new(false), AtomicBool::new(false));
+    let tree = thread::scope(|scope| {
+        scope.spawn(|| {
+            for nth in 0..100_000 {
+                fs::write(at(format!("new{nth}")), "").expect("write");
+                has_begun.store(true, Relaxed);
+                if ends.load(Relaxed) {
+                    return;
+                }
+            }
+        });
+        while !has_begun.load(Relaxed) {
+            thread::yield_now();
+        }
+        let tree = IndexedTree::of(opened, TreeLimits::default(), None);
+        if let Ok(tree) = &tree {
+            tree.wait_scanned(Duration::from_secs(60));
+        }
+        ends.store(true, Relaxed);
+        tree.expect("a tree")
+    });
+    let (index, host) = (of_index(&tree), of_host(dir.path()));
+    let missing = host.keys().filter(|path| !index.contains_key(*path)).count();
+    assert_eq!((missing, index == host), (0, true));
+}
+
 /// Changes through a name outside the tree, and through a descriptor whose name is gone.
 #[test]
 fn a_file_with_other_names_is_looked_at_for_each_question() {
@@ -156,6 +195,13 @@ fn a_file_with_other_names_is_looked_at_for_each_question() {
     fs::write(tree_dir.join("j"), "").expect("write");
     assert_same(&dir, &tree, "two names");
     fs::rename(tree_dir.join("j"), tree_dir.join("i")).expect("rename");
+    // A question would look at the file in any case, once the name is gone from the table.
+    without_a_question(&tree);
+    let nlink = {
+        let table = &tree.shared.content.read().table;
+        table.walk(b"h").map(|file| table.facts(file).nlink)
+    };
+    assert_eq!(nlink, Some(1));
     assert_same(&dir, &tree, "one of two names was replaced");
 }
 

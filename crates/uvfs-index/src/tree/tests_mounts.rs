@@ -40,7 +40,7 @@ impl Drop for Mounted {
 }
 
 /// All reports are looked at, and no question was asked.
-fn without_a_question(tree: &IndexedTree) {
+pub(super) fn without_a_question(tree: &IndexedTree) {
     tree.watcher.drain();
     let wanted = tree.shared.queue.put_in();
     let mut done = tree.shared.done.lock();
