@@ -70,7 +70,7 @@ impl Side for Planted {
 
 fn run(a: impl Side, b: impl Side, seed: u64, mix: Mix) -> Option<Mismatch> {
     let steps = generate(seed, 500, mix);
-    Pair { a: Box::new(a), b: Box::new(b) }.run(&steps, WATCH).unwrap()
+    Pair::new(Box::new(a), Box::new(b)).run(&steps, WATCH).unwrap()
 }
 
 fn model() -> Model {
