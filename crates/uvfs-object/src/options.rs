@@ -34,7 +34,7 @@ pub struct ObjectOptions {
     pub retries: usize,
     /// Let other users in.
     pub allow_other: bool,
-    /// What mount(8) shows and the kernel keeps to: `noexec`, `noatime` and so on. `nosuid` and `nodev` unless root asks
+    /// Flags that mount(8) shows and the kernel keeps to: `noexec`, `noatime` and so on. `nosuid` and `nodev` unless root asks
     /// for `suid` and `dev`.
     pub flags: Flags,
     /// `.uvfs` in the root, with figures.

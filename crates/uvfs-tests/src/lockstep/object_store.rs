@@ -1,4 +1,4 @@
-//! Lockstep reduced to what a mount of an object store promises: names, types, sizes and content, of one writer at a time.
+//! Lockstep reduced to the promises of a mount of an object store: names, types, sizes and content, of one writer at a time.
 //!
 //! | the README of `uvfs-object` says | here |
 //! |---|---|
@@ -18,7 +18,7 @@ use crate::generate::Mix;
 use crate::ops::{Base, Bits, FileOp, TargetPath, TestStep, Whence, Who};
 use crate::view::{Outcome, S_IFMT, Side, TreeView, UserView};
 
-/// What the generator may use.
+/// The features that operations may use.
 pub const MIX: Mix = Mix {
     dirfds: false,
     users: false,
@@ -115,7 +115,7 @@ fn in_slot(mut op: FileOp, to: usize) -> FileOp {
 
 type Refusal = (&'static str, fn(&FileOp) -> bool, Errno);
 
-/// What the README says that the mount refuses, and the error.
+/// The operations that the mount refuses, as its README says, and the error.
 const REFUSALS: [Refusal; 5] = [
     ("link, symlink, mknod", |op| is_made_of(op), Errno::PERM),
     ("rename of a directory", |op| matches!(op, FileOp::Rename { .. }), Errno::XDEV),
