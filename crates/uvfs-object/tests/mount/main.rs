@@ -25,6 +25,7 @@ const TESTS: &[(&str, fn())] = &[
     ("keys_that_are_no_names_are_counted", names::unshown),
     ("a_prefix_is_the_root", names::prefix),
     ("nothing_can_be_changed", names::read_only),
+    ("a_mount_has_the_flags_that_were_asked_for", names::flags),
     ("a_tree_larger_than_the_limit_stays_within_it", names::limit),
     ("a_thousand_slow_lookups_wait_on_few_threads", names::slow),
     ("a_walk_with_less_memory_than_names_lists_each_page_once", names::evicted),

@@ -9,7 +9,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use fuse3::raw::Request;
-use uvfs_object::{ObjectFs, ObjectOptions};
+use uvfs_object::{Flags, ObjectFs, ObjectOptions};
 
 use crate::fixture::{Fixture, Served, options, usual_or_full, within};
 
@@ -213,6 +213,23 @@ pub fn read_only() {
     is_refused(fs::create_dir(mount.path("new")));
     is_refused(fs::remove_file(mount.path("f")));
     is_refused(fs::rename(mount.path("f"), mount.path("g")));
+}
+
+pub fn flags() {
+    let flags_of = |flags: Flags| {
+        let mount = Fixture::of(|bucket| bucket.put("f", "x"), &ObjectOptions { flags, ..options() });
+        let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+        let dir = format!(" {} ", mount.path("").display().to_string().trim_end_matches('/'));
+        let line = mounts.lines().find(|line| line.contains(&dir)).expect("the mount").to_owned();
+        let shown = line.split(' ').nth(3).expect("options").to_owned();
+        ["nosuid", "nodev", "noexec", "noatime"].map(|word| shown.split(',').any(|one| one == word))
+    };
+    assert_eq!(flags_of(Flags::default()), [true, true, false, false]);
+    let other = Flags { noexec: true, atime: Some("noatime"), ..Flags::default() };
+    assert_eq!(flags_of(other), [true; 4]);
+    if rustix::process::geteuid().is_root() {
+        assert_eq!(flags_of(Flags { suid: true, dev: true, ..Flags::default() }), [false; 4]);
+    }
 }
 
 pub fn limit() {
