@@ -101,6 +101,22 @@ pub(super) fn each_single_change(dir: &tempfile::TempDir, tree: &IndexedTree) {
     assert_eq!(tree.figures().unread.0, 0);
 }
 
+/// The worker cannot look while the test holds the table, and then has more to look at than a question takes.
+#[test]
+fn a_question_waits_until_all_reports_are_looked_at() {
+    let Some((dir, tree)) = followed() else { return };
+    of_index(&tree);
+    for round in 0..3 {
+        let held = tree.shared.content.write();
+        for nth in 0..3000 {
+            fs::write(dir.path().join(format!("f{round}-{nth}")), "text").expect("write");
+        }
+        tree.watcher.drain();
+        drop(held);
+        assert!(of_index(&tree) == of_host(dir.path()), "round {round}");
+    }
+}
+
 #[test]
 fn an_overflow_makes_everything_suspect_and_the_tree_right_again() {
     let Some((dir, tree)) = followed() else { return };

@@ -112,6 +112,24 @@ fn directories_that_change_before_their_mark_are_right_afterwards() {
     assert_eq!((tree.figures().scans, tree.figures().unread.0), (1, 0));
 }
 
+/// The worker has looked at the new directory, and waits for the table, which the test reads. So the directory has no mark.
+#[test]
+fn a_directory_that_changes_before_its_mark_has_its_present_attributes() {
+    let Some((dir, tree)) = followed() else { return };
+    assert_same(&dir, &tree, "before");
+    let held = tree.shared.content.read();
+    fs::create_dir(dir.path().join("tree/d")).expect("mkdir");
+    let until = Instant::now() + Duration::from_secs(60);
+    // Nobody gets the table while a writer waits for it.
+    while tree.shared.content.try_read().is_some() {
+        assert!(Instant::now() < until, "the worker does not look");
+        thread::yield_now();
+    }
+    fs::create_dir(dir.path().join("tree/d/e")).expect("mkdir");
+    drop(held);
+    assert_same(&dir, &tree, "after");
+}
+
 /// A large directory takes some milliseconds to list. A name that is made meanwhile is in no list, so the mark has to be there.
 #[test]
 fn names_that_are_made_while_their_directory_is_listed_are_known() {
