@@ -7,8 +7,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use ::uvfs_cache::{Balancer, Errno, HolderCall, InodeId, NodeHolder};
 
+use crate::boundary::{call, given};
 use crate::cache::{uvfs_cache, uvfs_superblock};
-use crate::values::{UVFS_ROOT, call, given};
+use crate::values::UVFS_ROOT;
 
 /// The client that holds nodes, mostly a kernel. The calls run in one thread of the library, which holds no lock,
 /// so they may wait. They return 0 or a negative errno.

@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::uvfs_cache::{Config, Errno, HolderCall, InodeId, NodeCache, NodeRef, NodeSuperblock, OwnedNode};
 
-use crate::values::{
-    Data, Res, UVFS_ROOT, cache_error, call, given, inode_id, uvfs_answer, uvfs_destroy, uvfs_name,
-};
+use crate::boundary::{call, given};
+use crate::values::{Data, Res, UVFS_ROOT, cache_error, inode_id, uvfs_answer, uvfs_destroy, uvfs_name};
 
 /// Sizes of a cache. All zero: the defaults.
 #[repr(C)]

@@ -5,9 +5,10 @@ use std::mem::MaybeUninit;
 
 use uvfs_cache::{Errno, NameLock, NodeKnown, OwnedRenameLock, Room};
 
+use crate::boundary::{call, given};
 use crate::cache::uvfs_superblock;
 use crate::lookup::{UVFS_HIT, UVFS_MISS, UVFS_NEGATIVE};
-use crate::values::{Data, cache_error, call, given, ttl, uvfs_answer, uvfs_destroy, uvfs_entry, uvfs_name};
+use crate::values::{Data, cache_error, ttl, uvfs_answer, uvfs_destroy, uvfs_entry, uvfs_name};
 
 /// The exclusive right to change one name. Order: the rename lock, then name locks, two of them by
 /// `uvfs_lock_names` only.

@@ -15,6 +15,7 @@
 #![allow(private_interfaces, reason = "C sees handles, not their content")]
 
 mod balance;
+mod boundary;
 mod cache;
 mod change;
 mod listing;

@@ -5,8 +5,9 @@ use std::mem::MaybeUninit;
 
 use uvfs_cache::{Errno, NodeListing};
 
+use crate::boundary::{call, given};
 use crate::cache::uvfs_superblock;
-use crate::values::{Data, cache_error, call, given, ttl, uvfs_answer, uvfs_destroy, uvfs_entry, uvfs_name};
+use crate::values::{Data, cache_error, ttl, uvfs_answer, uvfs_destroy, uvfs_entry, uvfs_name};
 
 /// A listing that has begun.
 pub struct uvfs_listing {

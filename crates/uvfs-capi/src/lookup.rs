@@ -5,9 +5,10 @@ use std::mem::MaybeUninit;
 
 use uvfs_cache::{Errno, NodeKnown, NodeLookup, Ticket};
 
+use crate::boundary::{call, given};
 use crate::cache::uvfs_superblock;
 use crate::values::{
-    Data, Res, UVFS_ROOT, cache_error, call, given, ttl, uvfs_answer, uvfs_destroy, uvfs_entry, uvfs_name,
+    Data, Res, UVFS_ROOT, cache_error, ttl, uvfs_answer, uvfs_destroy, uvfs_entry, uvfs_name,
 };
 
 /// A lookup's result: the name leads to the node.

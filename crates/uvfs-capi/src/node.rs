@@ -5,10 +5,10 @@ use std::mem::MaybeUninit;
 
 use uvfs_cache::{Asked, Attr, Errno, OwnedNode};
 
+use crate::boundary::{call, given};
 use crate::cache::uvfs_superblock;
 use crate::values::{
-    Data, UVFS_ROOT, cache_error, call, given, ttl, uvfs_answer, uvfs_attr, uvfs_buffer, uvfs_entry,
-    uvfs_name,
+    Data, UVFS_ROOT, cache_error, ttl, uvfs_answer, uvfs_attr, uvfs_buffer, uvfs_entry, uvfs_name,
 };
 
 /// Fields of `uvfs_update`.

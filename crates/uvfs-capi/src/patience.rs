@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use ::uvfs_cache::Errno;
 
+use crate::boundary::{call, given};
 use crate::cache::uvfs_cache;
-use crate::values::{call, given};
 
 /// Longer waits are cut down to this.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);

@@ -266,18 +266,3 @@ pub fn inode_id(node: u64) -> InodeId {
 pub fn cache_error(error: CacheError) -> Errno {
     error.into()
 }
-
-/// Runs a call of the boundary. A panic ends here, as -EIO: none may reach C.
-pub fn call(f: impl FnOnce() -> Res<c_int>) -> c_int {
-    // What a panic leaves half done is behind the cache's own locks, which do not poison.
-    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)) {
-        Ok(Ok(value)) => value,
-        Ok(Err(errno)) => -errno.raw_os_error(),
-        Err(_) => -Errno::IO.raw_os_error(),
-    }
-}
-
-/// An argument that must be there.
-pub fn given<V>(argument: Option<V>) -> Res<V> {
-    argument.ok_or(Errno::INVAL)
-}

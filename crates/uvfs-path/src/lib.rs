@@ -24,7 +24,7 @@
 //! | `lookup` | lookups |
 //! | `change` | create, link, remove, rename |
 //! | `dirs` | listings |
-//! | `open_files` | handles of open files |
+//! | `handle_for_getattr` | handles of open files: a getattr of a removed file asks by one |
 //! | `paths_in_use` | paths that the back end is using, and changes that take them away |
 //! | `limit` | the kernel as a holder of nodes |
 //! | `patience` | waiting for memory |
@@ -38,9 +38,9 @@ struct Readme;
 mod attr;
 mod change;
 mod dirs;
+mod handle_for_getattr;
 mod limit;
 mod lookup;
-mod open_files;
 mod options;
 mod path_fs;
 mod paths_in_use;

@@ -20,8 +20,8 @@ use uvfs_cache::{
 };
 
 use crate::attr::{fmt_of, now, to_cache, to_kernel};
+use crate::handle_for_getattr::OpenFiles;
 use crate::limit::{KernelHolder, fuse_descriptors, session_device};
-use crate::open_files::OpenFiles;
 use crate::options::PathOptions;
 use crate::paths_in_use::Uses;
 use crate::patience::{Patience, Pauses};

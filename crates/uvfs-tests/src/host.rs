@@ -19,11 +19,11 @@ use rustix::thread as ids;
 use crate::ops::{
     At, Base, Bits, Falloc, FileOp, SLOTS, TargetPath, TestStep, TimeArg, Whence, Who, pattern,
 };
-use crate::sys;
-use crate::view::{
+use crate::results_agree::{
     CONTENT_LIMIT, Outcome, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Side, TreeView, UserView, ViewEntry,
     content_digest,
 };
+use crate::sys;
 
 type Job = Box<dyn FnOnce(&mut Host) + Send>;
 

@@ -17,7 +17,7 @@ use uvfs_drivers::tmpfs::{Tmpfs, TmpfsOptions};
 use crate::host::split_names;
 use crate::model::Habits;
 use crate::ops::{At, Base, Falloc, FileOp, SLOTS, TargetPath, TestStep, TimeArg, Whence, Who, pattern};
-use crate::view::{
+use crate::results_agree::{
     CONTENT_LIMIT, Outcome, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, Side, TreeView, UserView, ViewEntry,
     content_digest,
 };

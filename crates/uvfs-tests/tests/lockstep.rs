@@ -7,7 +7,7 @@ use uvfs_tests::inproc::{HABITS, InProcess, new_vfs};
 use uvfs_tests::lockstep::{Mismatch, Pair, Watch};
 use uvfs_tests::model::{Habits, Model};
 use uvfs_tests::ops::{FileOp, TargetPath, TestStep};
-use uvfs_tests::view::{Outcome, Side, TreeView, UserView};
+use uvfs_tests::results_agree::{Outcome, Side, TreeView, UserView};
 
 const WATCH: Watch = Watch { each_step: true, ticks: false, tree_every: 100, trace: false };
 

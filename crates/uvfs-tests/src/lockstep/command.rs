@@ -13,7 +13,7 @@ use crate::harness::Verdicts;
 use crate::host::HostSide;
 use crate::model::{Habits, Model};
 use crate::ops::TestStep;
-use crate::view::Side;
+use crate::results_agree::Side;
 
 /// Run the same random operations on two targets and compare every result. Needs root.
 ///

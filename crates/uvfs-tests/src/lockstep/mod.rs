@@ -16,7 +16,7 @@ use anyhow::Result;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::ops::{FileOp, TargetPath, TestStep};
-use crate::view::{Outcome, Side, UserView, trees_differ};
+use crate::results_agree::{Outcome, Side, UserView, trees_differ};
 
 pub use shrink::{same_kind, shrink};
 

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use crate::generate::Mix;
 use crate::ops::{Base, Bits, FileOp, TargetPath, TestStep, Whence, Who};
-use crate::view::{Outcome, S_IFMT, Side, TreeView, UserView};
+use crate::results_agree::{Outcome, S_IFMT, Side, TreeView, UserView};
 
 /// The features that operations may use.
 pub const MIX: Mix = Mix {

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustix::io::Errno;
 
 use crate::ops::{At, Base, FileOp, SLOTS, TargetPath, TestStep, Who};
-use crate::view::{
+use crate::results_agree::{
     CONTENT_LIMIT, Outcome, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, SeenTime, Side, TreeView, UserView, ViewEntry,
     content_digest,
 };
