@@ -1,35 +1,38 @@
 //! Notifying the kernel of changes that it did not make: a queue, and the threads that empty it.
 //!
-//! [`Outbox::push`] does not wait. One thread, which holds no lock, sends one message after the other, in the order
-//! of the pushes, with one exception. To invalidate a name, the kernel takes the directory's lock, and a lookup in
-//! that directory holds the lock until the server has answered. A write that waits for the lock makes all other
-//! lookups there wait too. So while requests about a node wait for a driver (`pending.rs`), messages about that
-//! node are put off, as long as one of the requests has waited for long.
+//! [`Outbox::push`] does not wait. One thread, which holds no lock, sends the messages one by one. It puts some off, as
+//! said below; the others keep their order. To invalidate a name, the kernel takes the directory's lock, and a lookup
+//! in that directory holds the lock until the server has answered. While the server's write to the kernel waits for
+//! that lock, all other lookups in the directory wait too. So while a request about a node waits for a driver or memory
+//! (`threads/waiting_by_node.rs`), messages about its names or content are put off. If no request has waited for 2 ms,
+//! a message is put off four times at most.
 //!
-//! A second thread checks every few milliseconds, while messages are queued, whether one has waited for
-//! [`PATIENCE`]. It then sends the messages that never wait: all names must be asked for again (INC_EPOCH), and so
-//! must the attributes of the waiting nodes. The waiting messages are still sent later. Only they come after
-//! answers that were on their way, which may be old.
+//! A second thread checks every few milliseconds, while messages are queued, whether one has waited for [`PATIENCE`].
+//! It then sends the messages that never wait: all names must be asked for again (INC_EPOCH), and so must the
+//! attributes of the waiting nodes. The waiting messages are still sent later. But answers that were already on their
+//! way, and may be old, come before these messages.
 //!
 //! **A node that the kernel does not know**, although it was handed out, is in a reply on its way, perhaps with old
-//! attributes. It is named again after a while, for as long as it counts as handed out.
+//! attributes. The message is sent again after pauses of up to 100 ms, while the node counts as handed out. A node's
+//! attributes are given up after a minute.
 //!
-//! **A name that the kernel asks for again**, because its TTL was over, gets its new TTL without the directory's
-//! lock. That may happen after the notification that the name leads elsewhere (`frontend/revalidation.rs`). If such
-//! an answer was given in the last second ([`LATE`]), the name is sent again a second later; [`Outbox::settle`]
-//! does not wait for that. If the name was not a directory's and leads nowhere, the kernel is told at once to drop
-//! it. So such a name is wrong for a second at most, unless the caller takes longer from its wake-up to storing the
-//! answer. If there are many names to send again ([`ECHOES`]), the kernel must ask for all names again instead.
+//! **A name that the kernel asks for again**, because its TTL was over, gets its new TTL without the directory's lock.
+//! That may happen after the notification that the name leads elsewhere (`frontend/revalidation.rs`). If such an answer
+//! was given in the last second ([`LATE`]), the name is sent again a second later; [`Outbox::settle`] does not wait for
+//! that. If the name was not a directory's and leads nowhere, the kernel is told at once to drop it. So such a name is
+//! wrong for a second at most, unless the process that looked it up stores the answer later. If there are many names to
+//! send again ([`ECHOES`]), the kernel must ask for all names again instead.
 //!
-//! **Too many messages** ([`ROOM`]), or a notification that anything of a superblock may have changed: its queued
-//! messages are dropped, and the kernel must ask for all names again. Then each node of the superblock that the
-//! kernel holds is gone through. (For a directory, first a name that it cannot have is invalidated, to wait for
-//! the requests in it.) Then the kernel must ask for all names again once more. If that waits, the second thread
-//! goes through the nodes too, and sends the messages that never wait.
+//! **Too many messages.** If more than [`ROOM`] messages wait, all are dropped, and the steps below follow for each of
+//! their superblocks. They follow for one superblock if anything in it may have changed. First, the kernel must ask for
+//! all names again. Then the first thread tells the kernel, for each node that it holds of the superblock, to drop
+//! attributes and content. (For a directory, first a name that it cannot have is invalidated, to wait for the requests
+//! in it.) Then the kernel must ask for all names again once more. If this pass is not done after [`PATIENCE`], the
+//! second thread sends the messages that never wait, for each of these nodes.
 //!
-//! The mutex protects the state, is a leaf, and is never held across a write. The threads start with the first
-//! message, and end with the [`Outbox`]. They hold the device, which keeps a mount whose session has broken from
-//! ending. So the thread that ends a session must close the outbox.
+//! The mutex protects the state, is a leaf, and is never held across a write. The threads start with [`Outbox::start`]
+//! or the first message, and end with the [`Outbox`]. They hold the device open. While it is open, a mount does not
+//! end, even if its session has broken. So the thread that ends a session must close the outbox.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

@@ -5,7 +5,7 @@
 //! changes the attributes, first makes that sequence odd. Then it looks at the flag, and moves its group's count
 //! of changes. This is the protocol of passed directories, with two other sequences.
 //!
-//! The target itself is fixed while the inode lives. If a read of it moves the access time, the entry has the second
+//! The target itself is fixed while the inode lives, or until the driver calls `forget_target` (kernfs). If a read of it moves the access time, the entry has the second
 //! at which that is due again. From then on the caller must not use the entry: a walk asks the driver.
 //!
 //! A link's name holds its directory, so that directory and all above it neither end nor leave the cache before the

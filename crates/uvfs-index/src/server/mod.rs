@@ -1,4 +1,4 @@
-//! The server: several trees behind a Unix socket. A thread for each connection, and a request for each connection.
+//! The server: several trees behind a Unix socket. Each connection has a thread of its own, and carries one request.
 //!
 //! Users who may write to the socket learn all names of the trees, whatever their permissions in them. So the
 //! socket has mode 0600 unless its owner wants another. A lock beside the socket (`flock` of `SOCKET.lock`) tells a
@@ -8,7 +8,8 @@
 //! if that fails, the answer is an error, never an empty list. The list of trees does not change; each tree's lock
 //! is held while it is begun anew, and not while it is asked.
 //!
-//! Each tree has a snapshot, if a directory for that is given; it stays the server's when the tree is begun anew.
+//! If a directory for snapshots is given, each tree has one there, unless it cannot be kept. A tree that is begun anew
+//! uses the same snapshot.
 
 mod answer_file;
 mod changed;
