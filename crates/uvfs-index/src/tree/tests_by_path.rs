@@ -112,20 +112,31 @@ fn directories_that_change_before_their_mark_are_right_afterwards() {
     assert_eq!((tree.figures().scans, tree.figures().unread.0), (1, 0));
 }
 
-/// The worker has looked at the new directory, and waits for the table, which the test reads. So the directory has no mark.
+/// The worker has looked at `e`, and waits for the table, which the test reads. So `e` has no mark, and no report either.
 #[test]
 fn a_directory_that_changes_before_its_mark_has_its_present_attributes() {
     let Some((dir, tree)) = followed() else { return };
+    let outside = dir.path().join("d");
+    fs::create_dir_all(outside.join("e")).expect("mkdir");
+    // Listing them takes longer than the test needs to get the table again.
+    (0..3000).for_each(|nth| fs::write(outside.join(format!("f{nth}")), "").expect("write"));
     assert_same(&dir, &tree, "before");
-    let held = tree.shared.content.read();
-    fs::create_dir(dir.path().join("tree/d")).expect("mkdir");
     let until = Instant::now() + Duration::from_secs(60);
-    // Nobody gets the table while a writer waits for it.
-    while tree.shared.content.try_read().is_some() {
-        assert!(Instant::now() < until, "the worker does not look");
-        thread::yield_now();
-    }
-    fs::create_dir(dir.path().join("tree/d/e")).expect("mkdir");
+    let worker_waits = || {
+        // Nobody gets the table while a writer waits for it.
+        while tree.shared.content.try_read().is_some() {
+            assert!(Instant::now() < until, "the worker does not look");
+            thread::yield_now();
+        }
+    };
+    let held = tree.shared.content.read();
+    fs::rename(&outside, dir.path().join("tree/d")).expect("rename");
+    worker_waits();
+    drop(held);
+    // It puts `d` into the table first. Then it lists `d`.
+    let held = tree.shared.content.read();
+    worker_waits();
+    fs::create_dir(dir.path().join("tree/d/e/new")).expect("mkdir");
     drop(held);
     assert_same(&dir, &tree, "after");
 }
