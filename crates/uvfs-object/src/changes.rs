@@ -26,10 +26,19 @@ impl Writers {
     async fn lock_writers(&self, places: &[(InodeId, &str)]) -> Vec<Locked> {
         let mut all = Vec::new();
         for upload in self.uploads_at(places) {
-            let state = upload.state.clone().lock_owned().await;
-            all.push((upload, state));
+            if let Some(state) = self.lock_writer(&upload).await {
+                all.push((upload, state));
+            }
         }
         all
+    }
+
+    /// The state of a writer that was found in the table. `None`: it has ended. The kernel sends RELEASE after close(2) has
+    /// returned. If the lock here comes first, the writer's end waits, and leaves the new name alone. If the end comes first,
+    /// its state is failed for good, although all may be published.
+    async fn lock_writer(&self, upload: &Arc<Upload>) -> Option<OwnedMutexGuard<State>> {
+        let state = upload.state.clone().lock_owned().await;
+        self.upload(&upload.node).is_some_and(|now| Arc::ptr_eq(&now, upload)).then_some(state)
     }
 
     /// A name's node.
@@ -335,8 +344,10 @@ impl Writers {
             self.release(upload).await;
             return done;
         }
-        if let Some(upload) = self.upload(&node) {
-            return self.set_len(upload, len).await;
+        if let Some(upload) = self.upload(&node)
+            && let Some(mut state) = self.lock_writer(&upload).await
+        {
+            return self.set_len_locked(&upload, &mut state, len).await;
         }
         let version = node.data().version()?;
         match len {

@@ -345,7 +345,17 @@ impl Writers {
     /// Those of [`Upload::set_len`].
     pub(crate) async fn set_len(self: Arc<Self>, upload: Arc<Upload>, len: u64) -> Result<(), Failed> {
         let mut state = upload.state.lock().await;
-        upload.set_len(&mut state, len).await?;
+        self.set_len_locked(&upload, &mut state, len).await
+    }
+
+    /// [`Writers::set_len`] for a caller that has the state.
+    pub(crate) async fn set_len_locked(
+        &self,
+        upload: &Upload,
+        state: &mut State,
+        len: u64,
+    ) -> Result<(), Failed> {
+        upload.set_len(state, len).await?;
         self.tree.resized(&upload.node, upload.size());
         Ok(())
     }

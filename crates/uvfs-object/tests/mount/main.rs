@@ -56,6 +56,7 @@ const TESTS: &[(&str, fn())] = &[
     ("names_are_made_removed_and_renamed", writes::names),
     ("open_files_are_removed_and_renamed", writes::open_files),
     ("a_killed_writer_leaves_nothing", writes::killed),
+    ("a_file_is_changed_while_its_close_is_under_way", writes::changed_at_its_close),
     ("a_program_is_executed_while_a_file_is_written", writes::executed),
     ("data_that_is_written_is_bounded", writes::bounded),
     ("an_unmount_leaves_no_parts", writes::unmounted),

@@ -432,6 +432,42 @@ pub fn executed() {
     assert_eq!(mount.bucket().content("f").expect("visible"), "before after");
 }
 
+/// The kernel sends RELEASE after close(2) has returned, so a rename may come in its middle. One thread runs all tasks: the
+/// release gets as far as its first wait, for the abort of an upload, before the other change begins.
+pub fn changed_at_its_close() {
+    use fuse3::raw::{Filesystem, Request};
+    let request = Request { unique: 1, uid: 0, gid: 0, pid: std::process::id() };
+    let served = Served::new();
+    let fs = uvfs_object::ObjectFs::new(served.operator(), "", &options()).expect("tables");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        for is_rename in [true, false] {
+            let published = bytes(2 * PART, 1);
+            let flags = (libc::O_CREAT | libc::O_WRONLY) as u32;
+            let made = fs.create(request, 1, "f".as_ref(), 0o644, flags).await.expect("made");
+            let (ino, fh) = (made.attr.ino, made.fh);
+            fs.write(request, ino, fh, 0, &published, 0, 0).await.expect("written");
+            fs.flush(request, ino, fh, 0).await.expect("published");
+            let end = published.len() as u64;
+            fs.write(request, ino, fh, end, &bytes(PART, 2), 0, 0).await.expect("written");
+            assert_eq!(served.bucket.uploads(), 1);
+            fs.release(request, ino, fh, 0, 0, false).await.expect("closed");
+            tokio::task::yield_now().await;
+            assert_eq!(fs.handle().figures().writing, 1, "its end waits for the store");
+            let changed = if is_rename {
+                fs.rename(request, 1, "f".as_ref(), 1, "g".as_ref()).await
+            } else {
+                let set = fuse3::SetAttr { size: Some(end), ..fuse3::SetAttr::default() };
+                fs.setattr(request, ino, None, set).await.map(drop)
+            };
+            changed.expect("the writer has ended");
+            let name = if is_rename { "g" } else { "f" };
+            assert!(served.bucket.content(name).expect("visible") == published);
+            assert_eq!((served.bucket.uploads(), fs.handle().figures().writing), (0, 0));
+        }
+    });
+}
+
 pub fn killed() {
     let mount = Fixture::of(|bucket| bucket.put("old", "old"), &options());
     for (name, len) in [("new", 1000), ("large", 2 * PART), ("old", 1000)] {
