@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicI64, Ordering as Std};
 
 use super::*;
+use crate::Attr;
 use crate::inodes::attr::mode::{S_IFDIR, S_IFREG};
 use crate::loom_tests::{bounded_model, model, roomy, slow_model};
 use crate::names::dentry::NameWords;

@@ -527,7 +527,7 @@ fn names_of_a_snapshot_are_unchecked_and_their_clocks_unknown() {
     drop(tree);
     let expression = Expression::parse(&["-maxdepth", "0"]).expect("an expression");
     let start = FindStart { written: b".".to_vec(), below: Vec::new() };
-    let mut unchecked = 0;
+    let (mut unchecked, mut valid) = (0, 0);
     for _ in 0..50 {
         let tree = kept.start();
         tree.wait_scanned(Duration::from_secs(60));
@@ -547,12 +547,17 @@ fn names_of_a_snapshot_are_unchecked_and_their_clocks_unknown() {
             }
             let later = tree.changed_since(Some(answer.clock), b"");
             assert_eq!(later.changes, None);
-            assert_eq!(tree.changed_since(Some(later.clock), b"").changes, Some(Vec::new()));
+            let now = tree.changed_since(Some(later.clock), b"").changes;
+            // Other tests change files of the same file system: if their events overflow the queue, the tree is read anew.
+            if tree.figures().scans == 1 {
+                assert_eq!(now, Some(Vec::new()));
+                valid += 1;
+            }
         } else {
             assert!(following);
         }
     }
-    assert!(unchecked > 0);
+    assert!(unchecked > 0 && valid > 0);
 }
 
 #[test]
