@@ -535,7 +535,15 @@ fn names_of_a_snapshot_are_unchecked_and_their_clocks_unknown() {
         assert!(answer.changes.is_none() && answer.clock.instance != clock.instance);
         let mut printer =
             crate::find::FindPrinter::new(Vec::new(), false, &crate::find::FindContext::of_this_process());
-        let found = tree.find(&expression, &start, &mut printer).expect("an answer");
+        // Other tests change files of the same file system: if their events overflow the queue, the tree is read anew.
+        let is_read_anew = || tree.figures().scans > 1;
+        let found = match tree.find(&expression, &start, &mut printer) {
+            Ok(found) => found,
+            Err(why) => {
+                assert!(is_read_anew(), "{why}");
+                continue;
+            }
+        };
         let names = tree.figures().names;
         let following = tree.phase() == IndexPhase::Following;
         if found.unchecked.is_some() {
@@ -548,13 +556,12 @@ fn names_of_a_snapshot_are_unchecked_and_their_clocks_unknown() {
             let later = tree.changed_since(Some(answer.clock), b"");
             assert_eq!(later.changes, None);
             let now = tree.changed_since(Some(later.clock), b"").changes;
-            // Other tests change files of the same file system: if their events overflow the queue, the tree is read anew.
-            if tree.figures().scans == 1 {
+            if !is_read_anew() {
                 assert_eq!(now, Some(Vec::new()));
                 valid += 1;
             }
         } else {
-            assert!(following);
+            assert!(following || is_read_anew());
         }
     }
     assert!(unchecked > 0 && valid > 0);
