@@ -4,7 +4,7 @@
 # purpose (if $fs is mirror: a mirror of a kernel tmpfs) over the transport $transport, and B is a kernel tmpfs. $work
 # is a scratch directory of the host. Everything mounted or made is removed on exit, however the script ends.
 # pass, fail and skip print one line each and count; summary prints the closing line and sets the exit status.
-# build and $tools are those of ci/programs.sh; $tests is the program of the suites, and $target cargo's directory.
+# pjd_config and pjd run pjdfstest there. build, build_object, $tools, $tests and $target are those of ci/programs.sh.
 # shellcheck shell=bash
 
 passed=0 failed=0 skipped=0
@@ -68,4 +68,26 @@ mount_pair() {
     mounts+=("$A")
     # Unmounted after the mirror, which holds it.
     [ "$fs" != mirror ] || mounts+=("$work/source")
+}
+
+# pjd_config FEATURE…: writes $work/pjd.toml.
+pjd_config() {
+    printf '[features]\n'
+    [ $# = 0 ] || printf '%s = {}\n' "$@"
+    cat <<'TOML'
+[settings]
+naptime = 0.02
+allow_remount = false
+[dummy_auth]
+entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
+TOML
+} >"$work/pjd.toml"
+
+# pjd DIR OUT: writes the names of the cases that pass there to OUT, and of those that fail to OUT.failed.
+pjd() {
+    local dir=$1/pjdfstest
+    mkdir "$dir" && chmod 755 "$dir" && timeout 900 pjdfstest -c "$work/pjd.toml" -p "$dir" >"$work/pjd.log" 2>/dev/null
+    awk '$NF == "ok" { print $1 }' "$work/pjd.log" | sort >"$2"
+    awk '$NF == "FAILED" { print $1 }' "$work/pjd.log" | sort >"$2.failed"
+    rm -rf "$dir"
 }

@@ -19,10 +19,7 @@ trees=("$@")
 . ci/mounts.sh
 [ "$(id -u)" = 0 ] || give_up "mounting needs root"
 [ -c /dev/fuse ] || give_up "there is no /dev/fuse"
-target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
-built=$target/release profile=--release
-[ "${UVFS_BUILD-}" != debug ] || built=$target/debug profile=
-[ -n "${PREBUILT-}" ] || cargo build --quiet $profile -p uvfs-cli --features object --bin uvfs -p uvfs-object --example s3_server || exit 1
+build_object || exit 1
 export AWS_ACCESS_KEY_ID=test-key-id AWS_SECRET_ACCESS_KEY=test-secret-that-nobody-may-see
 limit=$(($(numfmt --from=iec "$memory") / 1024))
 mnt=$work/mnt server='' mounted=''
@@ -31,7 +28,7 @@ mkfifo "$work/ask" "$work/said"
 trap 'umount -l "$mnt" 2>/dev/null; kill $server $mounted 2>/dev/null; clean_up' EXIT
 
 start_mount() {
-    "$built/uvfs" mount -o "endpoint=http://127.0.0.1:$port,memory=$memory" object:s3://demo "$mnt" \
+    "$tools/uvfs" mount -o "endpoint=http://127.0.0.1:$port,memory=$memory" object:s3://demo "$mnt" \
         >"$work/log" 2>&1 &
     mounted=$!
     for _ in $(seq 200); do
@@ -51,7 +48,7 @@ figure() { awk -v name="$1" '$1 == name { print $2 }' "$mnt/.uvfs/stats"; }
 
 for tree in "${trees[@]}"; do
     port=$((20000 + RANDOM % 10000))
-    "$built/examples/s3_server" '' "$port" --tree "$tree" --counts <"$work/ask" >"$work/said" &
+    "$tools/examples/s3_server" '' "$port" --tree "$tree" --counts <"$work/ask" >"$work/said" &
     server=$!
     exec 8>"$work/ask" 9<"$work/said"
     read -r _ <&9 && read -r _ <&9 || { fail "the server does not start"; continue; }

@@ -28,11 +28,7 @@ done
 . ci/mounts.sh
 [ "$(id -u)" = 0 ] || give_up "mounting needs root"
 [ -c /dev/fuse ] || give_up "there is no /dev/fuse"
-target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
-built=$target/release profile=--release
-[ "${UVFS_BUILD-}" != debug ] || built=$target/debug profile=
-[ -n "${PREBUILT-}" ] || cargo build --quiet $profile -p uvfs-cli --features object --bin uvfs -p uvfs-object --example s3_server || exit 1
-[ -n "${PREBUILT-}" ] || cargo build --quiet $profile -p uvfs-tests || exit 1
+build_object || exit 1
 export AWS_ACCESS_KEY_ID=test-key-id AWS_SECRET_ACCESS_KEY=test-secret-that-nobody-may-see
 server=''
 end() {
@@ -48,17 +44,17 @@ trap end EXIT
 mount -t tmpfs -o mode=1777 uvfs-ci "$B" || give_up "a tmpfs cannot be mounted here"
 mounts+=("$B")
 port=$((20000 + RANDOM % 10000))
-"$built/examples/s3_server" "$work/empty" "$port" >"$work/said" </dev/null &
+"$tools/examples/s3_server" "$work/empty" "$port" >"$work/said" </dev/null &
 server=$!
 for _ in $(seq 200); do
     ! grep -q 'uvfs mount' "$work/said" || break
     sleep 0.05
 done
-"$built/uvfs" mount --daemon -o "allow_other,endpoint=http://127.0.0.1:$port" object:s3://demo "$A" ||
+"$tools/uvfs" mount --daemon -o "allow_other,endpoint=http://127.0.0.1:$port" object:s3://demo "$A" ||
     { fail "uvfs mount"; summary; exit 1; }
 
 for range in "${seeds[@]}"; do
-    if timeout 1800 "$built/uvfs-tests" lockstep --object-store --a "$A" --b "$B" --seeds "$range" --ops 1000 >"$work/log" 2>&1; then
+    if timeout 1800 "$tests" lockstep --object-store --a "$A" --b "$B" --seeds "$range" --ops 1000 >"$work/log" 2>&1; then
         pass "$(sed -n 's/^PASS //p' "$work/log")"
         grep '^refused: ' "$work/log"
     else
@@ -132,23 +128,8 @@ accepted() {
 PATTERNS
 }
 
-# pjd DIR OUT: names of the cases that pass there in OUT, of those that fail in OUT.failed.
-pjd() {
-    mkdir "$1/pjd" && chmod 755 "$1/pjd"
-    timeout 900 pjdfstest -c "$work/pjd.toml" -p "$1/pjd" >"$work/log" 2>/dev/null
-    awk '$NF == "ok" { print $1 }' "$work/log" | sort >"$2"
-    awk '$NF == "FAILED" { print $1 }' "$work/log" | sort >"$2.failed"
-    rm -rf "$1/pjd"
-}
 if has pjdfstest; then
-    cat >"$work/pjd.toml" <<'TOML'
-[features]
-[settings]
-naptime = 0.02
-allow_remount = false
-[dummy_auth]
-entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
-TOML
+    pjd_config
     pjd "$A" "$work/pjd.a"
     pjd "$B" "$work/pjd.b"
     comm -13 "$work/pjd.a" "$work/pjd.b" >"$work/only"

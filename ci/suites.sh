@@ -75,28 +75,9 @@ t_on_mounts() {
     run "storm on a mirror" 600 "$tests" mirror-storm --seconds "$(pick 2 60)" --turn 400 --patience 60000 --changes 20
 }
 
-pjd() {
-    local dir=$1/pjdfstest
-    mkdir "$dir" && chmod 755 "$dir" && timeout 900 pjdfstest -c "$work/pjd.toml" -p "$dir" >"$work/pjd.log" 2>/dev/null
-    awk '$NF == "ok" { print $1 }' "$work/pjd.log" | sort >"$2"
-    awk '$NF == "FAILED" { print $1 }' "$work/pjd.log" | sort >"$2.failed"
-    rm -rf "$dir"
-}
-
 t_pjdfstest() {
     has pjdfstest || { skip "pjdfstest is not installed (cargo install --locked pjdfstest@0.2.2)"; return; }
-    cat >"$work/pjd.toml" <<'TOML'
-[features]
-posix_fallocate = {}
-rename_ctime = {}
-utimensat = {}
-utime_now = {}
-[settings]
-naptime = 0.02
-allow_remount = false
-[dummy_auth]
-entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
-TOML
+    pjd_config posix_fallocate rename_ctime utimensat utime_now
     pjd "$A" "$work/pjd.a"
     pjd "$B" "$work/pjd.b"
     local a b

@@ -8,7 +8,7 @@ use crate::values::Res;
 
 /// Runs a call of the boundary. A panic ends here, as -EIO: none may reach C.
 pub fn call(f: impl FnOnce() -> Res<c_int>) -> c_int {
-    // What a panic leaves half done is behind the cache's own locks, which do not poison.
+    // A panic may leave something half done behind the cache's own locks, which do not poison.
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)) {
         Ok(Ok(value)) => value,
         Ok(Err(errno)) => -errno.raw_os_error(),

@@ -331,6 +331,10 @@ impl Port for AnyPort {
             Self::Ring(port) => port.send(unique, answer),
         }
     }
+
+    fn may_lose_interrupt(&self) -> bool {
+        matches!(self, Self::Ring(port) if port.may_lose_interrupt())
+    }
 }
 
 /// The answer port of a request that was read from the device.

@@ -12,6 +12,10 @@
 //! An INTERRUPT is read by another thread than its request and can overtake it: the last [`EARLY`] that nothing was known of are
 //! kept. Numbers of requests are not used again, so a stale one does no harm.
 //!
+//! A request that comes by rings may never get its INTERRUPT ([`Port::may_lose_interrupt`]). So its caller is asked about once
+//! as it begins to wait, and counts as signalled if any signal is pending: a SIGKILL before that look is seen by it, and the kernel
+//! tells of one after it.
+//!
 //! One mutex, a leaf, held for a look at a table that only waiting requests are in.
 
 use std::collections::{HashMap, VecDeque};
@@ -35,12 +39,13 @@ const KILLED: u64 = 1 << (libc::SIGKILL - 1);
 /// A request that waits, and the port through which it is answered or given up, whichever comes first.
 pub(super) struct Waiting<P> {
     unique: u64,
+    may_lose_interrupt: bool,
     port: Mutex<Option<P>>,
 }
 
 impl<P: Port> Waiting<P> {
     pub(super) fn new(port: P, unique: u64) -> Self {
-        Self { unique, port: Mutex::new(Some(port)) }
+        Self { unique, may_lose_interrupt: port.may_lose_interrupt(), port: Mutex::new(Some(port)) }
     }
 
     /// Whether it has been neither answered nor given up.
@@ -96,12 +101,24 @@ impl Interrupts {
 
     /// The request `unique` of process `pid` waits from now on.
     pub(super) fn begin(self: &Arc<Self>, unique: u64, pid: u32, waiting: Arc<Waiting<impl Port>>) {
+        self.begin_with(unique, pid, waiting, pending_for);
+    }
+
+    fn begin_with(
+        self: &Arc<Self>,
+        unique: u64,
+        pid: u32,
+        waiting: Arc<Waiting<impl Port>>,
+        pending: impl FnOnce(u32) -> u64,
+    ) {
+        // Not under the lock: it reads a file.
+        let untold = waiting.may_lose_interrupt && pending(pid) != 0;
         let mut table = self.table.lock();
         let early = table.early.iter().position(|it| *it == unique);
         if let Some(at) = early {
             table.early.remove(at);
         }
-        let signalled = early.is_some();
+        let signalled = untold || early.is_some();
         table.requests.insert(unique, Request { pid, signalled, waiting });
         if signalled {
             self.watch(&mut table);
@@ -179,17 +196,21 @@ fn watch(interrupts: &Weak<Interrupts>) {
     }
 }
 
-/// Whether a thread is about to end. One that is not in our process namespace (0) is not known, and one that is gone asks
-/// for nothing.
+/// Whether a thread is about to end.
 fn is_killed(pid: u32) -> bool {
-    if pid == 0 {
-        return false;
-    }
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    pending(&status) & KILLED != 0
+    pending_for(pid) & KILLED != 0
 }
 
-/// Signals that are pending for a thread, and for its process.
+/// Signals that are pending for a thread, and for its process. One that is not in our process namespace (0) is not known, and
+/// one that is gone asks for nothing.
+fn pending_for(pid: u32) -> u64 {
+    if pid == 0 {
+        return 0;
+    }
+    pending(&fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default())
+}
+
+/// The two sets of pending signals in such a file, as one.
 fn pending(status: &str) -> u64 {
     let sets = status
         .lines()
@@ -204,6 +225,19 @@ mod tests {
     use super::*;
 
     struct Line(mpsc::Sender<(u64, Errno)>);
+
+    /// As [`Line`], by rings.
+    struct Ring;
+
+    impl Port for Ring {
+        fn room(&mut self, _: usize) -> &mut [u8] {
+            &mut []
+        }
+        fn send(self, _: u64, _: Answer<'_>) {}
+        fn may_lose_interrupt(&self) -> bool {
+            true
+        }
+    }
 
     impl Port for Line {
         fn room(&mut self, _: usize) -> &mut [u8] {
@@ -255,6 +289,21 @@ mod tests {
         interrupts.begin(999, 7, Arc::clone(&late));
         assert!(interrupts.sweep(|pid| pid == 7));
         assert_eq!(given_up.try_recv(), Ok((999, Errno::INTR)));
+    }
+
+    #[test]
+    fn a_signal_before_a_request_by_rings_needs_no_interrupt() {
+        let interrupts = Arc::<Interrupts>::default();
+        interrupts.table.lock().watched = true;
+        let (sender, _given_up) = mpsc::channel();
+        let pending = |pid| if pid == 1 { 1 << 9 } else { 0 };
+        interrupts.begin_with(10, 1, Arc::new(Waiting::new(Ring, 10)), pending);
+        interrupts.begin_with(11, 2, Arc::new(Waiting::new(Ring, 11)), pending);
+        // The kernel tells of every request that is read from the device.
+        interrupts
+            .begin_with(12, 1, Arc::new(Waiting::new(Line(sender), 12)), |_| unreachable!("nobody asks"));
+        let signalled = |unique: u64| interrupts.table.lock().requests[&unique].signalled;
+        assert_eq!([10, 11, 12].map(signalled), [true, false, false]);
     }
 
     #[test]

@@ -24,6 +24,11 @@ pub(crate) trait Port: Send + 'static {
 
     /// Sends an answer to the request `unique`.
     fn send(self, unique: u64, answer: Answer<'_>);
+
+    /// Whether the kernel may never tell of a signal that the caller got before the request came here.
+    fn may_lose_interrupt(&self) -> bool {
+        false
+    }
 }
 
 /// The content of an answer.

@@ -35,8 +35,11 @@ const SESSION: usize = 6;
 /// The operations of a list that a mount of an object store promises: each file is closed before the next operation that
 /// does not use it.
 pub fn reduce(steps: Vec<TestStep>) -> Vec<TestStep> {
-    let (names, uses): (Vec<_>, Vec<_>) =
-        steps.into_iter().map(|step| step.op).filter_map(promised).partition(|op| slot_of(op).is_none());
+    let (names, uses): (Vec<_>, Vec<_>) = steps
+        .into_iter()
+        .map(|step| step.op)
+        .filter_map(promised)
+        .partition(|op| slot_of(&mut op.clone()).is_none());
     let mut uses = uses.into_iter();
     let mut out = Vec::new();
     for op in names {
@@ -71,7 +74,7 @@ fn promised(op: FileOp) -> Option<FileOp> {
 }
 
 /// The slot of an operation on an open file.
-fn slot_of(op: &FileOp) -> Option<usize> {
+fn slot_of(op: &mut FileOp) -> Option<&mut usize> {
     match op {
         FileOp::Ftruncate { slot, .. }
         | FileOp::Write { slot, .. }
@@ -79,13 +82,13 @@ fn slot_of(op: &FileOp) -> Option<usize> {
         | FileOp::Read { slot, .. }
         | FileOp::Pread { slot, .. }
         | FileOp::Seek { slot, .. }
-        | FileOp::Fsync { slot } => Some(*slot),
+        | FileOp::Fsync { slot } => Some(slot),
         FileOp::Chmod { target, .. }
         | FileOp::Chown { target, .. }
         | FileOp::Utimens { target, .. }
         | FileOp::Stat { target } => match target {
-            TargetPath::Slot(slot) => Some(*slot),
-            TargetPath::Path { at, .. } => match at.base {
+            TargetPath::Slot(slot) => Some(slot),
+            TargetPath::Path { at, .. } => match &mut at.base {
                 Base::Slot(slot) => Some(slot),
                 Base::Cwd => None,
             },
@@ -96,19 +99,14 @@ fn slot_of(op: &FileOp) -> Option<usize> {
 
 /// The same operation on the file in another slot.
 fn in_slot(mut op: FileOp, to: usize) -> FileOp {
-    match &mut op {
-        FileOp::Ftruncate { slot, .. }
-        | FileOp::Write { slot, .. }
-        | FileOp::Pwrite { slot, .. }
-        | FileOp::Read { slot, .. }
-        | FileOp::Pread { slot, .. }
-        | FileOp::Seek { slot, .. }
-        | FileOp::Fsync { slot } => *slot = to,
-        FileOp::Chmod { target, .. }
-        | FileOp::Chown { target, .. }
-        | FileOp::Utimens { target, .. }
-        | FileOp::Stat { target } => *target = TargetPath::Slot(to),
-        _ => {}
+    if let FileOp::Chmod { target, .. }
+    | FileOp::Chown { target, .. }
+    | FileOp::Utimens { target, .. }
+    | FileOp::Stat { target } = &mut op
+    {
+        *target = TargetPath::Slot(to);
+    } else if let Some(slot) = slot_of(&mut op) {
+        *slot = to;
     }
     op
 }
@@ -228,7 +226,7 @@ mod tests {
                     opens += 1;
                 }
                 FileOp::Close { slot } => assert_eq!(open.take(), Some(*slot)),
-                op => assert_eq!(slot_of(op), open, "{op:?}"),
+                op => assert_eq!(slot_of(&mut op.clone()).copied(), open, "{op:?}"),
             }
             writes += usize::from(matches!(step.op, FileOp::Write { .. }));
         }

@@ -171,6 +171,13 @@ impl Port for RingPort {
         };
         self.post(unique, outcome);
     }
+
+    /// The kernel marks a request as sent to a ring without another look at whether its caller was interrupted meanwhile
+    /// (`fuse_uring_prepare_send`, Linux 6.18). And INTERRUPTs come by the device, so more of them than are kept may
+    /// overtake their requests.
+    fn may_lose_interrupt(&self) -> bool {
+        true
+    }
 }
 
 /// Puts `body` into the memory from which the kernel takes it.
