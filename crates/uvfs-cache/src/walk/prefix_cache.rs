@@ -41,7 +41,7 @@
 //! **Size.** Sets of [`WAYS`] entries. The table grows with the number of directory states, to at most a sixteenth of
 //! the memory limit. Its bytes count in that limit. It goes first if memory runs short. A good entry gives way only to
 //! a path that a thread misses [`PATIENCE`] times in a row, so two paths of one set do not displace each other in turn.
-//! All other misses at full sets store nothing shared, but each thread's sixteenth may grow the table.
+//! All other misses at full sets store nothing shared, but each thread may grow the table at every sixteenth of its own.
 
 use std::hash::{BuildHasher, RandomState};
 

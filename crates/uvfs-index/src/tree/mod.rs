@@ -10,9 +10,10 @@
 //! Reports wait while the tree is scanned, and are looked at afterwards. So a name that was made after its directory
 //! was read is found by its report. A directory that moved out of a part not yet read, into a part already read, is
 //! found by the report of its new name; it is read then. If it was read at both places, the last listing decides, and
-//! the reports of both names then lead to looks at both. A report about an unknown directory is dropped. If the worker
-//! looks at the directory's arrival after it drops the report, it reads the content then. Otherwise the directory was
-//! known already.
+//! the reports of both names then lead to looks at both. A report about an unknown directory is dropped. If the
+//! worker drops the report first, it looks later at the name under which the directory arrived, and reads the
+//! directory's content then. If it looked at that name first, the directory is known when the report comes, and the
+//! report is not dropped.
 //!
 //! A directory in the table is never below itself. If a look shows such a loop, a name above is out of date. The worker
 //! looks at each name above, and then repeats the look. If that does not help, the tree is read anew.
@@ -25,15 +26,18 @@
 //!
 //! # Why an answer is complete
 //!
-//! The kernel queues an event before the system call that makes the change returns. A question first has the watcher
-//! read as many events as the kernel has queued ([`Watcher::drain`]). It then waits until the worker has looked at all
-//! reports that were queued by then. So each change that ended before the question has its tick when the answer is
-//! made. Unlike watchman, the index needs no cookie file for this.
+//! The kernel queues an event before the system call that makes the change returns. For each question, the watcher
+//! first reads as many events as the kernel has queued ([`Watcher::drain`]). The question then waits until the worker
+//! has looked at all reports that were queued by then. So each change that ended before the question has its tick
+//! when the answer is made. Unlike watchman, the index needs no cookie file for this.
 //!
-//! Mounts and unmounts inside the tree queue no event. A question compares the table of mounts with that of the question
-//! before, and puts in a report for each path that differs. If a question was answered before the change, its clock is older
-//! than that report's tick; if not, its answer shows the present mounts. By path, a look may fall into the time of a mount that
-//! no question has seen. So names that lead to other file systems are looked at again whenever the table has moved.
+//! Mounts and unmounts inside the tree queue no event. A question compares the table of mounts with that of the
+//! question before, and puts in a report for each path that differs. So the first question after a mount or unmount
+//! puts in its report. If an earlier question was answered before the mount or unmount, the clock of that answer is
+//! older than the report's tick. Otherwise the earlier answer shows the present mounts already. Without capabilities,
+//! directories are opened by path. A look may then happen while something is mounted there for a short time, between
+//! two questions. So names that lead to other file systems are looked at again whenever the table of mounts has
+//! changed.
 //!
 //! A scan notes no changes, and it may show the outcome of a change whose report waits. A client with a clock from
 //! before that change would miss it, because the report's look finds nothing new. So the end of a scan begins a new
@@ -42,11 +46,13 @@
 //! # Locks
 //!
 //! `mounts` is held while the table of mounts is read and reports are put in, and the queue's lock is taken under it.
-//! Under `missed` a thread takes at most `content`. The worker writes `content` (table, instance, phase), and questions
-//! read it. Under it the worker makes no system call. Questions read the table of mounts, and the targets and devices
-//! that a search wants; a snapshot writes its blocks to a file, so changes wait for that (see `save`). `done` is the
-//! number of the last report that was looked at; its condition variable wakes the questions. `content` may be taken
-//! under `done`, never the other way round. `saved` is a leaf.
+//! `missed` has the directories that were not found, and the files that could not be opened. A thread that holds it
+//! takes no lock but `content`. The worker writes `content` (table, instance, phase), and questions read it. Under it
+//! the worker makes no system call. Other threads do make system calls under it. A question reads the table of
+//! mounts, and the link targets and devices that a search wants. A snapshot writes its blocks to a file, and changes
+//! wait until they are written (see `save`). `done` is the number of the last report that was looked at; its
+//! condition variable wakes the questions. `content` may be taken under `done`, never the other way round. `saved` is
+//! a leaf.
 
 mod by_path;
 mod narrow;
