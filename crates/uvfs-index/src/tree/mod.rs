@@ -2,18 +2,18 @@
 //!
 //! # Why no change is missed
 //!
-//! The file system is marked before the first directory is read. Each change either ends before the mark is there, or
-//! queues an event. In the first case every later look shows it. In the second case the worker looks at the place
-//! *after* the event, and its look shows that change or a later one. It looks at names and files, and never believes
-//! an event: events may come late, merged, and in another order than the changes.
+//! The file system gets a fanotify mark before the first directory is read. Each change either ends before the mark is
+//! there, or queues an event. In the first case every later look shows it. In the second case the worker looks at the
+//! place *after* the event, and its look shows that change or a later one. It looks at names and files, and never
+//! believes an event: events may come late, merged, and in another order than the changes.
 //!
 //! Reports wait while the tree is scanned, and are looked at afterwards. So a name that was made after its directory
 //! was read is found by its report. A directory that moved out of a part not yet read, into a part already read, is
 //! found by the report of its new name; it is read then. If it was read at both places, the last listing decides, and
-//! the reports of both names then lead to looks at both. A report about an unknown directory is dropped. If the
-//! worker drops the report first, it looks later at the name under which the directory arrived, and reads the
-//! directory's content then. If it looked at that name first, the directory is known when the report comes, and the
-//! report is not dropped.
+//! the reports of both names then lead to looks at both. A report about an unknown directory is dropped. If the worker
+//! drops the report before it looks at the name under which the directory arrived, that later look reads the
+//! directory's content. If it looked at that name first, the directory is known when the report comes, and the report
+//! is not dropped.
 //!
 //! A directory in the table is never below itself. If a look shows such a loop, a name above is out of date. The worker
 //! looks at each name above, and then repeats the look. If that does not help, the tree is read anew.
@@ -33,11 +33,11 @@
 //!
 //! Mounts and unmounts inside the tree queue no event. A question compares the table of mounts with that of the
 //! question before, and puts in a report for each path that differs. So the first question after a mount or unmount
-//! puts in its report. If an earlier question was answered before the mount or unmount, the clock of that answer is
-//! older than the report's tick. Otherwise the earlier answer shows the present mounts already. Without capabilities,
-//! directories are opened by path. A look may then happen while something is mounted there for a short time, between
-//! two questions. So names that lead to other file systems are looked at again whenever the table of mounts has
-//! changed.
+//! puts in the report of that mount or unmount. If an earlier question was answered before the mount or unmount, the
+//! clock of that answer is older than the report's tick. If the earlier question was answered after the mount or
+//! unmount, its answer shows the present mounts already. Without capabilities, directories are opened by path. A mount
+//! over a directory may come and go between two questions. A look by path in that time sees the mounted file system.
+//! So names that lead to other file systems are looked at again whenever the table of mounts has changed.
 //!
 //! A scan notes no changes, and it may show the outcome of a change whose report waits. A client with a clock from
 //! before that change would miss it, because the report's look finds nothing new. So the end of a scan begins a new
