@@ -35,11 +35,12 @@
 //!
 //! In a task, `root.lookup(name).await` waits without a thread. Handles and tickets are `Send` and `'static`. A future
 //! that is dropped no longer waits. A ticket that is dropped frees its name for the others that wait for it. The fast
-//! path is [`NodeCache::peek`] and [`NodeRef`]. `peek` looks a name up and stores nothing that another thread reads. A
-//! `NodeRef` is a reference to an inode. It borrows the cache, so it does not raise the cache's own reference count.
+//! path is [`NodeCache::peek`] and [`NodeRef`]. `peek` looks a name up and takes no reference. It stores nothing that
+//! another thread reads, except that it marks the name as used above three quarters of the memory limit. A `NodeRef`
+//! is a reference to an inode. It borrows the cache, so it does not raise the cache's own reference count.
 //!
-//! [`Cache`] is the machinery below. The `uvfs` crate uses it, and gives it to its drivers: they report changes to
-//! it, and see inodes as [`InodeRef`]s.
+//! A [`NodeCache`] is built on the machinery, [`Cache`]. The `uvfs` crate uses it, and gives it to its drivers: they
+//! report changes to it, and see inodes as [`InodeRef`]s.
 //!
 //! | folder | contents |
 //! |---|---|

@@ -21,7 +21,7 @@
 //! - `mount` begins and ends mounts: options, the table of mounts, sessions.
 //! - `transport` moves requests and answers: `/dev/fuse` and the rings of io_uring.
 //! - `wire` decodes requests and encodes answers. It knows no device.
-//! - `limit` keeps the memory limit, from one thread.
+//! - `limit` keeps the mount within its memory limit, by one thread.
 //! - `frontend` calls the VFS.
 //! - `notify` tells the kernel of changes that the kernel did not make.
 //! - `threads` has the reading threads, and the pool for requests that wait for a driver.

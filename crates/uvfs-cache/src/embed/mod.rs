@@ -196,7 +196,8 @@ impl<T: Send + Sync + 'static> NodeCache<T> {
         self.0.cache.get(id).map(|inode| NodeRef { shared: &self.0, inode })
     }
 
-    /// Look a name up without taking any reference. Stores nothing that another thread reads.
+    /// Look a name up without taking any reference. Stores nothing that another thread reads, but above three quarters of
+    /// the memory limit it marks the name as used.
     #[inline]
     pub fn peek(&self, dir: InodeId, name: &[u8]) -> Peek {
         self.0.cache.peek(dir, name)

@@ -45,14 +45,14 @@
 //!
 //! # Locks
 //!
-//! `mounts` is held while the table of mounts is read and reports are put in, and the queue's lock is taken under it.
-//! `missed` has the directories that were not found, and the files that could not be opened. A thread that holds it
-//! takes no lock but `content`. The worker writes `content` (table, instance, phase), and questions read it. Under it
-//! the worker makes no system call. Other threads do make system calls under it. A question reads the table of
-//! mounts, and the link targets and devices that a search wants. A snapshot writes its blocks to a file, and changes
-//! wait until they are written (see `save`). `done` is the number of the last report that was looked at; its
-//! condition variable wakes the questions. `content` may be taken under `done`, never the other way round. `saved` is
-//! a leaf.
+//! `mounts` is held while the table of mounts is compared with the last one and reports are put in. The queue's lock
+//! is taken under it. A question's second read of the table is under `content`, without `mounts`. `missed` has the
+//! directories that were not found, and the files that could not be opened. A thread that holds it takes no lock but
+//! `content`. The worker writes `content` (table, instance, phase), and questions read it. Under it the worker makes
+//! no system call. Other threads do make system calls under it. A question reads the table of mounts, and the link
+//! targets and devices that a search wants. A snapshot writes its blocks to a file, and changes wait until they are
+//! written (see `save`). `done` is the number of the last report that was looked at; its condition variable wakes the
+//! questions. `content` may be taken under `done`, never the other way round. `saved` is a leaf.
 
 mod by_path;
 mod narrow;

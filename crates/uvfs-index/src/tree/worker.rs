@@ -121,10 +121,12 @@ impl Shared {
         // If this fails, marks stay that nobody needs.
         let _ = self.host.unmark_all();
         self.missed.lock().clear();
+        // Not under the lock: it is a system call.
+        let instance = ChangeClock::new_instance().map_err(Stop::Lost)?;
         {
             let mut content = self.content.write();
             if why == Reading::Anew {
-                content.instance = ChangeClock::new_instance().map_err(Stop::Lost)?;
+                content.instance = instance;
                 content.table = self.limits.table(&facts, self.host.root_handle());
             }
             let compares = why == Reading::Compare;
