@@ -1,4 +1,4 @@
-//! A process that changes a directory at random: files, directories, links, renames of whole trees.
+//! A process that changes a directory at random: files, directories, links, renames of whole trees, and mapped files.
 //!
 //! Names come from a small set, so that several processes disturb each other, and failures are usual.
 
@@ -11,8 +11,12 @@ use std::process::{Child, Command};
 use fastrand::Rng;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
+use super::sys::Mapping;
+
 /// The variable by which this program is told to be a changer: seed, number of changes, directory.
 const ORDER: &str = "UVFS_TEST_CHANGER";
+/// Mappings that a changer keeps at a time.
+const MAPPINGS: usize = 4;
 
 /// Starts a changer.
 pub fn start(seed: u64, changes: usize, dir: &Path) -> Child {
@@ -28,10 +32,13 @@ pub fn run_if_ordered() -> bool {
     let mut number = || words.next().and_then(|word| word.parse().ok()).expect("a number");
     let (mut rng, changes) = (Rng::with_seed(number()), number());
     let dir = PathBuf::from(words.next().expect("a directory"));
+    let mut mappings = Vec::new();
     for _ in 0..changes {
         // Another changer may have been faster.
-        let _ = change(&mut rng, &dir);
+        let _ = change(&mut rng, &dir, &mut mappings);
     }
+    // The rest ends with the process.
+    mappings.into_iter().for_each(std::mem::forget);
     true
 }
 
@@ -55,9 +62,9 @@ fn link_place(other: &Path, dir: &Path) -> PathBuf {
     name.map_or_else(|| other.to_owned(), |name| root.join(name))
 }
 
-fn change(rng: &mut Rng, dir: &Path) -> std::io::Result<()> {
+fn change(rng: &mut Rng, dir: &Path, mappings: &mut Vec<Mapping>) -> std::io::Result<()> {
     let (at, other) = (place(rng, dir), place(rng, dir));
-    match rng.u8(..24) {
+    match rng.u8(..27) {
         0..=3 => fs::write(&at, vec![b'x'; rng.usize(..9000)]),
         4..=7 => fs::create_dir(&at),
         8..=11 => fs::rename(&at, &other),
@@ -70,6 +77,12 @@ fn change(rng: &mut Rng, dir: &Path) -> std::io::Result<()> {
         20 => symlink("n1", &at),
         21 => Ok(renameat_with(CWD, &at, CWD, &other, RenameFlags::EXCHANGE)?),
         22 => unnamed(rng, &at, &other),
+        23..=24 => mapped(rng, &at, mappings),
+        25 => {
+            // Meanwhile the file may have got other names, or none.
+            let Some(mapping) = rng.choice(&mut *mappings) else { return Ok(()) };
+            mapping.write(rng.usize(..9000), rng.usize(1..5000))
+        }
         _ => {
             let mut file = OpenOptions::new().append(true).open(&at)?;
             // Through a descriptor whose name is gone, while another name may stay.
@@ -78,6 +91,27 @@ fn change(rng: &mut Rng, dir: &Path) -> std::io::Result<()> {
             file.write_all(b"more")
         }
     }
+}
+
+/// Writes a file through a mapping, and keeps that for a while. Without capabilities, a write is not noticed if its file was
+/// opened outside the tree, or has lost the name that it was opened by. So the mapping ends at once.
+fn mapped(rng: &mut Rng, at: &Path, mappings: &mut Vec<Mapping>) -> std::io::Result<()> {
+    let file = OpenOptions::new().read(true).write(true).open(at)?;
+    if rng.bool() {
+        file.set_len(rng.u64(1..9000))?;
+    }
+    let mapping = Mapping::of(&file, 9000)?;
+    drop(file);
+    // Beyond the end of the file: refused, and the mapping stays.
+    let _ = mapping.write(rng.usize(..9000), rng.usize(1..5000));
+    if super::is_plain() {
+        return Ok(());
+    }
+    if mappings.len() == MAPPINGS {
+        mappings.swap_remove(rng.usize(..MAPPINGS));
+    }
+    mappings.push(mapping);
+    Ok(())
 }
 
 /// Changes a file that was replaced meanwhile.

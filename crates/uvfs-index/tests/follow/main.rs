@@ -1,12 +1,16 @@
 //! Trees that several processes change at random, against walks of the host at quiet moments.
 //!
-//! As root they run twice: with capabilities, and as a user without any. `UVFS_TEST_ROUNDS` sets the number of quiet moments, and
-//! `UVFS_TEST_DIR` the directory; else they run in `/dev/shm`.
+//! As root most run twice: with capabilities, and as a user without any. `UVFS_TEST_ROUNDS` sets the number of quiet moments, and
+//! `UVFS_TEST_DIR` the directory; else they run in `/dev/shm`. `UVFS_FULL` gives [`storm`] its long form.
 
 mod changer;
+#[path = "../support/form.rs"]
+mod form;
 mod snapshots;
+mod storm;
 #[path = "../support/mod.rs"]
 mod support;
+mod sys;
 mod walk;
 
 use std::fs;
@@ -26,10 +30,10 @@ const MINUTE: Duration = Duration::from_secs(60);
 const CHANGERS: u64 = 4;
 
 fn main() -> ExitCode {
-    if changer::run_if_ordered() || snapshots::run_if_ordered() {
+    if changer::run_if_ordered() || snapshots::run_if_ordered() || storm::run_if_ordered() {
         return ExitCode::SUCCESS;
     }
-    let tests: [(&str, fn()); 7] = [
+    let tests: [(&str, fn()); 8] = [
         ("the_index_is_the_host_at_quiet_moments", quiet_moments),
         ("a_scan_among_changes_ends_in_the_hosts_tree", scan_among_changes),
         ("each_change_is_in_the_next_answer_alone", each_change),
@@ -37,8 +41,9 @@ fn main() -> ExitCode {
         ("a_directory_that_is_closed_for_a_while_hides_no_change", closed_directory),
         ("killed_writers_leave_a_whole_snapshot", snapshots::killed_writers),
         ("an_index_without_capabilities_is_the_host_too", without_capabilities),
+        ("a_storm_leaves_the_hosts_tree_and_whole_lists", storm::storm),
     ];
-    // The last two are for the program that was started first.
+    // The last three are for the program that was started first.
     let tests = if is_plain() { &tests[..5] } else { &tests[..] };
     // A process that another test starts holds this one's open files until it runs its program, so their events would
     // come later than the calls that closed them.
@@ -68,7 +73,7 @@ fn without_capabilities() {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("a mode");
     }
     let mut program = Command::new(copy);
-    program.env(PLAIN, "1").env("UVFS_TEST_ROUNDS", rounds(5).to_string()).uid(NOBODY).gid(NOBODY);
+    program.env(PLAIN, "1").env("UVFS_TEST_ROUNDS", rounds(3, 5).to_string()).uid(NOBODY).gid(NOBODY);
     let output = program.output().expect("this program");
     let said =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
@@ -88,8 +93,9 @@ fn why_not() -> Option<String> {
     IndexedTree::start(&temporary().path().join("tree"), TreeLimits::default()).err()
 }
 
-fn rounds(usual: u64) -> u64 {
-    std::env::var("UVFS_TEST_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+fn rounds(usual: u64, full: u64) -> u64 {
+    let wanted = std::env::var("UVFS_TEST_ROUNDS").ok().and_then(|text| text.parse().ok());
+    wanted.unwrap_or_else(|| form::usual_or_full(usual, full))
 }
 
 fn changers(seed: u64, changes: usize, dir: &Path) -> Vec<Child> {
@@ -109,7 +115,7 @@ fn quiet_moments() {
     assert_eq!(tree.wait_scanned(MINUTE), IndexPhase::Following);
     // Clocks and walks of earlier quiet moments.
     let mut known = Vec::new();
-    for round in 0..rounds(25) {
+    for round in 0..rounds(15, 25) {
         known.push((tree.changed_since(None, b"").clock, of_host(&root)));
         wait(changers(round, 600, dir.path()));
         let (index, host) = (of_index(&tree), of_host(&root));
@@ -130,7 +136,7 @@ fn quiet_moments() {
 /// The scan begins while the tree is changed. A reader that gets "everything" walks by itself, and the tree is changed
 /// meanwhile; with the changes since its clock, it knows the tree. A clock of the time of the scan gets "everything".
 fn scan_among_changes() {
-    for round in 0..rounds(12) {
+    for round in 0..rounds(6, 12) {
         let dir = temporary();
         let root = dir.path().join("tree");
         wait(changers(1000 + round, 800, dir.path()));

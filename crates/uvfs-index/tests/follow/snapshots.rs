@@ -53,7 +53,7 @@ fn follows(tree: &IndexedTree) -> IndexPhase {
 /// The changes begin while no server runs, and end while the names of the snapshot are compared, or later. A reader
 /// that gets "everything" then walks by itself; with the changes since its clock, it knows the tree.
 pub fn snapshot_among_changes() {
-    for round in 0..rounds(8) {
+    for round in 0..rounds(4, 8) {
         let dir = temporary();
         let (root, snapshot) = (dir.path().join("tree"), snapshot(dir.path()));
         wait(changers(3000 + round, 1500, dir.path()));
@@ -99,7 +99,7 @@ pub fn killed_writers() {
         fs::write(dir.path().join(format!("tree/a rather long name of a file {nth}")), "").expect("write");
     }
     let mut half = 0;
-    for round in 0..rounds(25) {
+    for round in 0..rounds(15, 25) {
         let mut writer = writer(dir.path());
         // It begins with the snapshot of the one before; the moment of its end is the test's variable.
         let written = || fs::read(dir.path().join("tree/counter")).is_ok_and(|count| count > b"3".to_vec());
