@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 # Of uvfs-path, which fuse3 demands; the other crates need 1.88.
 readonly MSRV=1.91
 # Commands that the tests of real programs, of a mirror's sources and of the manual pages run, and the Debian packages that hold them.
-readonly PROGRAMS=(sqlite3:sqlite3 rsync:rsync stress-ng:stress-ng dbench:dbench fs_mark:fsmark setfattr:attr setfacl:acl git:git tar:tar make:make mke2fs:e2fsprogs debugfs:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs mksquashfs:squashfs-tools mkfs.erofs:erofs-utils mandoc:mandoc)
+readonly PROGRAMS=(sqlite3:sqlite3 rsync:rsync stress-ng:stress-ng dbench:dbench fs_mark:fsmark setfattr:attr setfacl:acl git:git tar:tar make:make mke2fs:e2fsprogs debugfs:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs mksquashfs:squashfs-tools mkfs.erofs:erofs-utils mandoc:mandoc fusermount3:fuse3)
 # File system test suites from crates.io, as command:version.
 readonly SUITES=(pjdfstest:0.2.2 fsx:0.3.2)
 

@@ -1,6 +1,6 @@
 //! The command line, as clap reads it and `--help` shows it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -9,36 +9,42 @@ use clap::{Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 use clap_complete::engine::ArgValueCompleter;
 
+use crate::print::NotUnderstood;
 use crate::{completions, log, options, source};
 
 const ABOUT: &str =
     "Mounts file systems: in memory, a directory of the host, an image, or a tree that a file declares.";
 
+/// Lines of at most 80 columns: clap wraps longer ones without regard to the columns.
 const EXAMPLES: &str = "\
 Examples:
-  uvfs mount -d tmpfs /mnt              a file system in memory, in the background
+  uvfs mount -d tmpfs /mnt          a file system in memory, in the background
   uvfs mount -o size=1G,mode=700 tmpfs /mnt
-  uvfs mount mirror:/srv/data /mnt      a directory of the host, read and write
+  uvfs mount mirror:/srv/data /mnt  a directory of the host, read and write
   uvfs mount generated:depth=3,files=1000 /mnt
-                                        a read-only tree computed from a seed
-  uvfs mount ext4:disk.img /mnt         an ext2, ext3 or ext4 image, read-only
-  uvfs mount kernfs:tree.toml /mnt      the tree that a file declares
-  uvfs reload /mnt                      read that file again
-  uvfs stat --watch /mnt                what the caches of a mount do
+                                    a read-only tree computed from a seed
+  uvfs mount ext4:disk.img /mnt     an ext2, ext3 or ext4 image, read-only
+  uvfs mount kernfs:tree.toml /mnt  the tree that a file declares
+  uvfs reload /mnt                  read that file again
+  uvfs mount --list                 what is mounted, where, and by which process
+  uvfs stat --watch /mnt            what the caches of a mount do
   uvfs umount /mnt
-  uvfs index -d /home                   keep all names of /home in memory
-  uvfs find /home -name '*.rs' -ls      find's output, from memory
-  uvfs changed --since CLOCK /home      what changed there, and the new clock
+  uvfs index -d /home               keep all names of /home in memory
+  uvfs find /home -name '*.rs' -ls  find's output, from memory
+  uvfs changed --since CLOCK /home  what changed there, and the new clock
 
 Environment:
-  UVFS_LOG   what to log on standard error, without -d: error, warn, info, debug, trace, or a
-             filter by module such as uvfs_fuse=debug
+  UVFS_LOG        what to log on standard error, without -d: error, warn, info,
+                  debug, trace, or a filter by module such as uvfs_fuse=debug
+  UVFS_TRANSPORT  the default of -o transport=: auto, uring or dev
 
 Signals, to the process that serves a mount:
   SIGTERM, SIGINT, SIGQUIT   unmount, and end
-  SIGHUP                     reload what kernfs:FILE declares; ignored by every other mount
-  Others that would end a process are ignored, so that none loses a tmpfs by mistake; the first of
-  each kind is logged. SIGKILL and faults end it: users then get ENOTCONN.";
+  SIGHUP                     reload what kernfs:FILE declares; ignored by every
+                             other mount
+  Others that would end a process are ignored, so that none loses a tmpfs by
+  mistake; the first of each kind is logged. SIGKILL and faults end it: users
+  then get ENOTCONN.";
 
 impl Mount {
     /// Returns the source and the mount point.
@@ -179,7 +185,7 @@ pub struct LogFlags {
 impl LogFlags {
     /// For [`log::start`].
     pub fn wishes(&self) -> log::Wishes<'_> {
-        log::Wishes { verbose: self.verbose, file: self.log_file.as_deref() }
+        log::Wishes { verbose: self.verbose, file: self.log_file.as_deref(), told: false }
     }
 
     /// The arguments for a process in the background.
@@ -195,8 +201,8 @@ impl Command {
     /// The wishes for the log.
     pub fn log(&self) -> log::Wishes<'_> {
         match self {
-            Self::Mount(mount) => mount.log.wishes(),
-            Self::Index(index) => index.log.wishes(),
+            Self::Mount(mount) => log::Wishes { told: mount.daemon_child, ..mount.log.wishes() },
+            Self::Index(index) => log::Wishes { told: index.daemon_child, ..index.log.wishes() },
             _ => log::Wishes::default(),
         }
     }
@@ -235,18 +241,31 @@ pub struct Remount {
 #[derive(Debug, clap::Args)]
 pub struct Stat {
     /// The directory that it is mounted on
-    #[arg(add = ArgValueCompleter::new(completions::mounted))]
-    pub dir: PathBuf,
-    /// Again and again, every so many seconds, with what was counted in a second
-    #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
-          default_missing_value = "1", value_parser = interval)]
-    pub watch: Option<f64>,
+    #[arg(required_unless_present = "watch", add = ArgValueCompleter::new(completions::mounted))]
+    pub dir: Option<PathBuf>,
+    /// Again and again, every so many seconds (usual: 1), with what was counted in a second
+    // Its value may be missing, and then the word behind it is the directory: see `Stat::what`.
+    #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, add = ArgValueCompleter::new(completions::mounted))]
+    watch: Option<Option<OsString>>,
     /// As JSON, one object a line
     #[arg(short, long)]
     pub json: bool,
     /// Also kinds of calls and reasons that never occurred
     #[arg(short, long)]
     pub all: bool,
+}
+
+impl Stat {
+    /// The directory, and the seconds between two looks if it is watched.
+    pub fn what(&self) -> Result<(&Path, Option<f64>)> {
+        match (&self.dir, &self.watch) {
+            (Some(dir), None) => Ok((dir, None)),
+            (Some(dir), Some(None)) => Ok((dir, Some(1.0))),
+            (Some(dir), Some(Some(seconds))) => Ok((dir, Some(interval(seconds)?))),
+            (None, Some(Some(word))) if interval(word).is_err() => Ok((Path::new(word), Some(1.0))),
+            _ => bail!(NotUnderstood("the directory is missing: uvfs stat --watch=SECONDS DIR".into())),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -361,9 +380,15 @@ fn address(text: &str) -> Result<SocketAddr, String> {
         .map_err(|_| "expected an address and a port, such as 127.0.0.1:9180 or [::1]:9180".to_owned())
 }
 
-fn interval(text: &str) -> Result<f64, String> {
-    let seconds = text.parse().ok().filter(|seconds| (0.01..=1e6).contains(seconds));
-    seconds.ok_or_else(|| format!("{text:?} is no number of seconds from 0.01 to 1000000"))
+fn interval(text: &OsStr) -> Result<f64> {
+    let seconds = text.to_str().and_then(|text| text.parse().ok());
+    match seconds.filter(|seconds| (0.01..=1e6).contains(seconds)) {
+        Some(seconds) => Ok(seconds),
+        None => bail!(NotUnderstood(format!(
+            "--watch: {:?} is no number of seconds from 0.01 to 1000000",
+            text.to_string_lossy()
+        ))),
+    }
 }
 
 #[cfg(test)]

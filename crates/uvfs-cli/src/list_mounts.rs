@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use serde_json::json;
 use uvfs_fuse::{Listed, ServerState};
 
-use crate::print;
+use crate::{print, servers};
 
 /// A line of the list.
 struct Row {
@@ -36,12 +36,18 @@ pub fn run(json: bool) -> Result<()> {
 
 fn row(mount: &Listed) -> Row {
     let state = mount.state();
-    let pid = || fs::read_to_string(mount.dir.join(".uvfs/pid")).ok()?.trim().parse().ok();
+    let told = || fs::read_to_string(mount.dir.join(".uvfs/pid")).ok()?.trim().parse().ok();
+    // First of all, because a mount whose file is open cannot be unmounted. It also finds a server that does not answer.
+    let found = || mount.connection().and_then(servers::of);
     Row {
         source: mount.source.clone(),
         dir: mount.dir.clone().into_os_string(),
-        // A server that has just answered answers this too.
-        pid: if state == ServerState::Serving { pid() } else { None },
+        pid: match state {
+            // A server that has just answered answers this too.
+            ServerState::Serving => found().or_else(told),
+            ServerState::Dead => None,
+            _ => found(),
+        },
         state,
     }
 }

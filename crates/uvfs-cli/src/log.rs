@@ -9,7 +9,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
@@ -18,9 +18,10 @@ use tracing_subscriber::{Registry, fmt, reload};
 
 use crate::complaints::Complaints;
 use crate::did_you_mean::nearest;
+use crate::print::say;
 
 /// The level that is logged without UVFS_LOG.
-const DEFAULT: &str = "warn";
+const DEFAULT: LevelFilter = LevelFilter::WARN;
 
 /// The levels, as users write them.
 const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
@@ -37,22 +38,30 @@ pub struct Wishes<'a> {
     pub verbose: u8,
     /// The file for the log.
     pub file: Option<&'a Path>,
+    /// The process that started this one has told of a bad UVFS_LOG.
+    pub told: bool,
 }
 
-/// Starts it. `-v` outweighs UVFS_LOG.
+/// Starts it. `-v` outweighs UVFS_LOG. If that is no filter, a line says so, and the default holds: no command fails for its
+/// log, least of all an unmount.
 ///
 /// # Errors
-/// UVFS_LOG is no filter, or the file cannot be opened.
+/// The file cannot be opened.
 pub fn start(wishes: Wishes<'_>) -> Result<()> {
     let text = match wishes.verbose {
-        0 => std::env::var("UVFS_LOG").unwrap_or_else(|_| DEFAULT.to_owned()),
+        0 => std::env::var("UVFS_LOG").unwrap_or_else(|_| DEFAULT.to_string()),
         1 => "info".to_owned(),
         2 => "debug".to_owned(),
         _ => "trace".to_owned(),
     };
-    let filter = filter_of(&text).map_err(|error| {
-        anyhow!("UVFS_LOG={text:?} is no log filter: {error}; use for instance UVFS_LOG=debug")
-    })?;
+    let filter = filter_of(&text).unwrap_or_else(|error| {
+        if !wishes.told {
+            say(format_args!(
+                "UVFS_LOG={text:?} is no log filter: {error}; it is ignored (use for instance UVFS_LOG=debug)"
+            ));
+        }
+        Targets::new().with_default(DEFAULT)
+    });
     let (filter, handle) = reload::Layer::new(filter);
     let _ = FILTER.set(handle);
     let (writer, coloured) = match wishes.file {

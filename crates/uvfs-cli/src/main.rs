@@ -14,6 +14,7 @@ mod complaints;
 mod completions;
 mod daemon;
 mod did_you_mean;
+mod hidden_by_mount;
 mod index;
 mod kernfs;
 mod list_mounts;
@@ -32,6 +33,7 @@ mod preload;
 mod print;
 mod reload_requests;
 mod remount;
+mod servers;
 mod signals;
 mod source;
 mod stat;
@@ -71,7 +73,7 @@ fn main() -> ExitCode {
         Err(error) if error.is::<print::AlreadySaid>() => ExitCode::FAILURE,
         Err(error) => {
             print::say(format_args!("{error:#}"));
-            ExitCode::FAILURE
+            if error.is::<print::NotUnderstood>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -14,6 +14,7 @@ use uvfs_fuse::{Mounted, Unmounted};
 use nix::sys::signal::Signal;
 use sd_notify::NotifyState;
 
+use crate::hidden_by_mount;
 use crate::kernfs;
 use crate::metrics::MetricsPort;
 use crate::mount_helper;
@@ -59,6 +60,7 @@ pub fn run(args: &args::Mount) -> Result<()> {
         // Errors are for `serve` to report.
         let asked = options::parse(&args.options, source).unwrap_or_default().mount;
         option_warnings::of_source(source, &args.options, &asked).iter().for_each(say);
+        option_warnings::of_environment().iter().for_each(say);
         if args.daemon && args.log.verbose > 0 && args.log.log_file.is_none() {
             say("-v has no effect once the mount answers: with -d, add --log-file FILE");
         }
@@ -113,6 +115,7 @@ fn serve_here(args: &args::Mount, source: Source, options: Parsed, pid_file: Opt
         let files = own_control_files::Files { metrics, reloader, lines: lines(coherence, preload.as_ref()) };
         own_control_files::install(&control, &vfs, ctl == Ctl::Show, files)?;
     }
+    let hidden = hidden_by_mount::warning(dir);
     let to_fill = preload.clone().map(|preload| (preload, Arc::clone(&vfs)));
     let mounted = uvfs_fuse::mount(vfs, dir, &mount).inspect_err(|_| source::forget_record(&driver))?;
     let mounted = Arc::new(mounted);
@@ -126,7 +129,7 @@ fn serve_here(args: &args::Mount, source: Source, options: Parsed, pid_file: Opt
     if let Some((preload, vfs)) = to_fill {
         preload.start(&vfs).context("cannot start a thread")?;
     }
-    option_warnings::of_mount(&mount, &mounted).iter().for_each(say);
+    option_warnings::of_mount(&mount, &mounted).iter().chain(&hidden).for_each(say);
     if auto_unmount {
         auto_unmount::start(mounted.dir())?;
     }

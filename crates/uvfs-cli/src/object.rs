@@ -42,7 +42,7 @@ mod here {
     use crate::options::{self, Ctl, Parsed};
     use crate::print::say;
     use crate::signals::{SignalRequest, Signals};
-    use crate::{daemon, log, sys};
+    use crate::{daemon, hidden_by_mount, log, sys};
 
     /// How long the users of the mount have to finish before it ends under them.
     const GRACE: Duration = Duration::from_secs(1);
@@ -150,6 +150,8 @@ mod here {
     pub fn serve(args: &args::Mount, url: &str) -> Result<()> {
         let (_, dir) = args.what()?;
         let (location, options) = checked(args, url)?;
+        // Before the store is asked, and with the sentences of other mounts.
+        let hidden = hidden_by_mount::warning(&uvfs_fuse::mount_point(dir)?);
         if args.daemon && !args.daemon_child {
             return daemon::start(args);
         }
@@ -163,6 +165,7 @@ mod here {
         // would end the mount, and with it what others are writing.
         drop(std::panic::take_hook());
         let mounted = Arc::new(uvfs_object::mount(&location, &options, dir)?);
+        hidden.iter().for_each(say);
         if args.daemon_child {
             daemon::ready()?;
         } else {

@@ -4,7 +4,7 @@
 //! [`of_source`] knows before the mount, [`of_mount`] asks the kernel after it. mount(8) always says `rw` to its
 //! helper, so no warning is due there, and the helper does not call [`of_source`].
 
-use uvfs_fuse::{Mounted, Options, Permissions};
+use uvfs_fuse::{Mounted, Options, Permissions, TransportKind};
 
 /// Drivers in which nothing can be changed, whatever the mount says.
 const NEVER_WRITTEN: [&str; 2] = ["ext4", "generated"];
@@ -26,6 +26,15 @@ pub fn of_source(source: &str, arguments: &[String], asked: &Options) -> Vec<Str
             .push(format!("passthrough=auto has no effect on {source}: only a mirror or tmpfs lends files"));
     }
     warnings
+}
+
+/// A default in the environment that is none, and is ignored.
+pub fn of_environment() -> Option<String> {
+    let kind = std::env::var_os("UVFS_TRANSPORT")?;
+    let is_known = kind.to_str().is_some_and(|kind| kind.parse::<TransportKind>().is_ok());
+    (!is_known).then(|| {
+        format!("UVFS_TRANSPORT={:?} is ignored: expected auto, uring or dev", kind.to_string_lossy())
+    })
 }
 
 /// Options that are not in force on a mount that was made with `asked`.

@@ -387,11 +387,29 @@ fn unknown(name: &str, source: &str) -> anyhow::Error {
     }
 }
 
+/// Options of other mounts that a mount of an object store refuses; see `object`.
+const NOT_OF_OBJECT: [&str; 8] = [
+    "auto_unmount",
+    "sync",
+    "dirsync",
+    "nodefault_permissions",
+    "noprune",
+    "passthrough",
+    "timeout",
+    "transport",
+];
+
 /// The options of mounts of `source`.
 fn of_source(source: &str) -> impl Iterator<Item = &'static Known> {
-    known().filter(move |known| known.of.source().is_none_or(|of| of == source))
+    known().filter(move |known| is_of(known, source))
 }
 
+fn is_of(known: &Known, source: &str) -> bool {
+    let refused = source == "object" && NOT_OF_OBJECT.contains(&known.name);
+    known.of.source().is_none_or(|of| of == source) && !refused
+}
+
+/// Names of valid options, for errors.
 fn valid(source: &str) -> String {
     of_source(source).map(shown).collect::<Vec<_>>().join(", ")
 }
@@ -406,8 +424,7 @@ fn shown(known: &Known) -> String {
 /// The options that begin so, each with its help: names, or the values of an option that has a choice. `source`: the
 /// driver, if it is known.
 pub fn offered(start: &str, source: Option<&str>) -> Vec<(String, &'static str)> {
-    let known =
-        known().filter(|known| source.is_none() || known.of.source().is_none_or(|of| Some(of) == source));
+    let known = known().filter(|known| source.is_none_or(|source| is_of(known, source)));
     let Some((name, value)) = start.split_once('=') else {
         let matches = known.filter(|known| known.name.starts_with(start));
         let text = |known: &Known| format!("{}{}", known.name, if known.value.is_some() { "=" } else { "" });
@@ -424,11 +441,13 @@ pub fn table() -> Vec<(Option<&'static str>, &'static str, Option<&'static str>)
     KNOWN.iter().map(|known| (known.of.source(), known.name, known.value)).collect()
 }
 
+/// The columns of a terminal that help is laid out for; clap wraps at fewer.
+const COLUMNS: usize = 80;
+
 /// The part of `uvfs mount --help` about `-o`.
 pub fn help() -> String {
     let list = |of: Of| -> String {
-        let lines = known().filter(|known| known.of == of);
-        lines.map(|known| format!("  {:<20} {}\n", shown(known), known.help)).collect()
+        known().filter(|known| known.of == of).map(|known| entry(&shown(known), known.help)).collect()
     };
     let all = [
         ("", Of::Mount),
@@ -440,6 +459,25 @@ pub fn help() -> String {
     let parts = all.map(|(heading, of)| (heading, list(of))).into_iter().filter(|(_, list)| !list.is_empty());
     let parts: Vec<_> = parts.map(|(heading, list)| format!("Options after -o{heading}:\n{list}")).collect();
     parts.join("\n").trim_end_matches('\n').to_owned()
+}
+
+/// An option and its help in a column of its own, which begins a line if the option is long.
+fn entry(option: &str, help: &str) -> String {
+    const INDENT: usize = 23;
+    let mut text = format!("  {option:<20}");
+    let mut column = text.len();
+    for word in help.split(' ') {
+        if column + 1 + word.len() > COLUMNS || (column > INDENT && text.len() == column) {
+            text.push('\n');
+            text.push_str(&" ".repeat(INDENT - 1));
+            column = INDENT - 1;
+        }
+        text.push(' ');
+        text.push_str(word);
+        column += 1 + word.len();
+    }
+    text.push('\n');
+    text
 }
 
 #[cfg(test)]

@@ -35,6 +35,18 @@ impl Display for AlreadySaid {
 
 impl std::error::Error for AlreadySaid {}
 
+/// A command that was not understood, and why: the exit status is clap's.
+#[derive(Debug)]
+pub struct NotUnderstood(pub String);
+
+impl Display for NotUnderstood {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NotUnderstood {}
+
 /// Writes `text` to standard output, all of it.
 ///
 /// # Errors

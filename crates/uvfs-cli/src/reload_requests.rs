@@ -21,6 +21,7 @@ use uvfs_fuse::Mounted;
 
 use crate::kernfs::Published;
 use crate::print;
+use crate::unanswered::explained;
 
 /// How long the notifications of the kernel may take before a reload counts as done without them.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -152,7 +153,7 @@ pub fn run(dir: &Path) -> Result<()> {
         Err(error) if error.kind() == ErrorKind::NotFound => bail!(
             "{at} has no .uvfs, because it was mounted with -o ctl=off; to reload it send SIGHUP to its server"
         ),
-        opened => opened.with_context(|| format!("cannot ask the mount on {at}"))?,
+        opened => opened.map_err(|error| explained(&mount.dir, &control.join("reloads"), error))?,
     };
     let asked = OpenOptions::new().write(true).open(control.join("reload"));
     match asked.and_then(|mut file| file.write_all(b"reload\n")) {

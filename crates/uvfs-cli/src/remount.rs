@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use rustix::process::geteuid;
 use uvfs_fuse::{MountedAt, Options};
 
 use crate::options::{self, Parsed};
@@ -44,17 +45,18 @@ pub fn change(dir: &Path, options: &[String]) -> Result<Vec<String>> {
     let names_memory =
         options.iter().flat_map(|list| list.split(',')).any(|option| option.starts_with("memory="));
     let mut fixed = options::fixed_that_differ(&was, &wanted);
-    fixed.extend((names_memory && !made.is_known).then_some("memory"));
+    fixed.extend((names_memory && made.unknown.is_some()).then_some("memory"));
     // Otherwise it stays as it was; mount(8) repeats it if the kernel shows it.
     let may_differ = was.mount.timeout == Some(Duration::ZERO) && source != "mirror";
     let kernel = |of: &Parsed| of.mount.default_permissions.unwrap_or(of.mount.allow_other);
     fixed.extend((may_differ && kernel(&was) != kernel(&wanted)).then_some("default_permissions"));
-    if fixed == ["memory"] {
-        bail!("memory= cannot be changed: the mount on {} has no .uvfs (ctl=off)", dir.display());
+    if let (["memory"], Some(why)) = (&*fixed, made.unknown) {
+        bail!("memory= cannot be changed: the mount on {} {why}", dir.display());
     }
     if !fixed.is_empty() {
-        let unknown = if made.is_known { "" } else { ", and with ctl=off nobody knows what they were" };
-        let memory = if made.is_known { ", and memory=BYTES" } else { "" };
+        let unknown = made.unknown.map(|why| format!(" (it {why}, so its options are not known)"));
+        let (unknown, memory) =
+            (unknown.unwrap_or_default(), if made.unknown.is_none() { ", and memory=BYTES" } else { "" });
         bail!(
             "{} cannot be changed while {} is mounted{unknown}; what can: {FLAGS}{memory}; for the rest unmount it and mount it again",
             fixed.join(", "),
@@ -93,7 +95,8 @@ fn parsed(made: &str, flags: &Options, wanted: &[String], source: &str) -> Resul
 struct Made {
     source: String,
     options: String,
-    is_known: bool,
+    /// Why that is only a guess: the rest of a sentence about the mount.
+    unknown: Option<&'static str>,
 }
 
 impl Made {
@@ -107,9 +110,18 @@ impl Made {
                 Err(error) => Err(explained(dir, &file, error)),
             }
         };
+        let guess = |why| Self { source: shown.to_owned(), options: "ctl=off".into(), unknown: Some(why) };
+        // Root may change the flags of a mount that lets only its user in.
+        if let Err(error) = dir.join(".uvfs").metadata()
+            && error.kind() == ErrorKind::PermissionDenied
+            && geteuid().is_root()
+        {
+            return Ok(guess("lets in only the user who mounted it"));
+        }
         Ok(match (read("source")?, read("options")?) {
-            (Some(source), Some(options)) => Self { source, options, is_known: true },
-            _ => Self { source: shown.to_owned(), options: "ctl=off".into(), is_known: false },
+            (Some(source), Some(options)) => Self { source, options, unknown: None },
+            _ if dir.join(".uvfs/stats").exists() => guess("has only figures in its .uvfs"),
+            _ => guess("has no .uvfs (ctl=off)"),
         })
     }
 }

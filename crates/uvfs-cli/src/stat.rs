@@ -27,21 +27,22 @@ type Figures = Vec<(String, u64)>;
 
 /// Prints the figures, once or again and again.
 pub fn run(args: &args::Stat) -> Result<()> {
+    let (dir, watch) = args.what()?;
     let mut last: Option<(Instant, Figures)> = None;
-    let draws = args.watch.is_some() && !args.json && !args.all && io::stdout().is_terminal();
+    let draws = watch.is_some() && !args.json && !args.all && io::stdout().is_terminal();
     let mut history = History::default();
     loop {
-        let (now, figures) = (Instant::now(), read(&args.dir)?);
+        let (now, figures) = (Instant::now(), read(dir)?);
         let since = last.as_ref().map(|(then, before)| (now - *then, before));
         let text = if args.json {
             json(&figures)
         } else if draws {
-            picture::draw(&args.dir.display().to_string(), &figures, since, &mut history)
+            picture::draw(&dir.display().to_string(), &figures, since, &mut history)
         } else {
             table(&figures, since, args.all)
         };
         print::out(text)?;
-        let Some(seconds) = args.watch else { return Ok(()) };
+        let Some(seconds) = watch else { return Ok(()) };
         last = Some((now, figures));
         thread::sleep(Duration::try_from_secs_f64(seconds).context("--watch takes a number of seconds")?);
     }

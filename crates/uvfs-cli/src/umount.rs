@@ -5,7 +5,6 @@
 //! open, as `/proc/PID/fdinfo` says. It looks for them there before it unmounts, and not in the mount, whose server may be silent.
 //! On a kernel whose fdinfo does not name connections it does not wait.
 
-use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,7 +13,7 @@ use anyhow::Result;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::{args, auto_unmount, print};
+use crate::{args, auto_unmount, print, servers};
 
 /// Longer than a server takes to end when its users do not let go.
 const PATIENCE: Duration = Duration::from_secs(6);
@@ -43,29 +42,13 @@ pub fn run(args: &args::Umount) -> Result<()> {
 fn servers_of(dir: &Path) -> Vec<OwnedFd> {
     let (Ok(dir), Ok(mounts)) = (std::path::absolute(dir), uvfs_fuse::listed()) else { return Vec::new() };
     let mount = mounts.into_iter().rfind(|mount| mount.dir == dir);
-    let (Some(connection), Ok(processes)) =
-        (mount.and_then(|mount| mount.connection()), fs::read_dir("/proc"))
-    else {
-        return Vec::new();
-    };
-    let numbers = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    numbers.filter_map(|number| server(number, connection)).collect()
-}
-
-/// A process, if it is a server of that connection.
-fn server(number: i32, connection: u32) -> Option<OwnedFd> {
-    let proc = Path::new("/proc").join(number.to_string());
-    // Another program may serve a mount by the library, and outlive it.
-    if fs::read_to_string(proc.join("comm")).ok()?.trim_end() != "uvfs" {
-        return None;
-    }
+    let Some(connection) = mount.and_then(|mount| mount.connection()) else { return Vec::new() };
     // The number may become another process's later, but not a descriptor of it.
-    let process = pidfd_open(Pid::from_raw(number)?, PidfdFlags::empty()).ok()?;
-    let line = format!("fuse_connection:\t{connection}");
-    let mut files = fs::read_dir(proc.join("fdinfo")).ok()?.flatten();
-    files
-        .any(|file| fs::read_to_string(file.path()).is_ok_and(|text| text.lines().any(|found| found == line)))
-        .then_some(process)
+    let opened = |number| {
+        let process = pidfd_open(Pid::from_raw(number)?, PidfdFlags::empty()).ok()?;
+        servers::serves(number, connection).then_some(process)
+    };
+    servers::numbers().filter_map(opened).collect()
 }
 
 fn wait_for(servers: Vec<OwnedFd>) {

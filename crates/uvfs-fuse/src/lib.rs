@@ -41,7 +41,7 @@ mod wire;
 pub use frontend::passthrough::Passthrough;
 pub use frontend::request_counters::{Lookups, Requests};
 pub use limit::memory_shortage::Shortages;
-pub use mount::attach_device::unmount;
+pub use mount::attach_device::{mount_point, unmount};
 pub use mount::error::MountError;
 pub use mount::mounted::{Mounted, Unmounted, mount};
 pub use mount::mountinfo::{Listed, ServerState, listed};

@@ -45,6 +45,24 @@ pub fn usual_socket() -> PathBuf {
     if rustix::process::geteuid().is_root() { system() } else { usual().next().unwrap_or_else(system) }
 }
 
+/// The directory of [`usual_socket`], made if it is missing.
+///
+/// # Errors
+/// A sentence.
+pub fn make_usual_directory() -> Result<(), String> {
+    let socket = usual_socket();
+    let dir = socket.parent().unwrap_or(&socket);
+    std::fs::create_dir_all(dir).map_err(|error| {
+        let remedy = match socket == system() {
+            true if !rustix::process::geteuid().is_root() => {
+                "; XDG_RUNTIME_DIR is not set, so there is no usual place for this user's socket: set it, or give --socket PATH"
+            }
+            _ => "; give --socket PATH",
+        };
+        format!("cannot make {}: {error}{remedy}", dir.display())
+    })
+}
+
 impl IndexClient {
     /// A client of the server at a socket; without one, at the first of the usual ones that exists.
     pub fn new(socket: Option<&Path>) -> Self {

@@ -28,7 +28,7 @@ mod table;
 mod tree;
 mod watchman;
 
-pub use client::{IndexClient, usual_socket};
+pub use client::{IndexClient, make_usual_directory, usual_socket};
 pub use clock::ChangeClock;
 pub use server::{IndexServer, IndexSocket};
 pub use snapshot::{SnapshotDir, SnapshotFile, usual_snapshots};

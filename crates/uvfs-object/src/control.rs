@@ -1,7 +1,8 @@
-//! `.uvfs` in the root of a mount: a directory with one file, `stats`, whose lines are a name and a number. `uvfs stat`
-//! prints them. It is answered without the store, so also while the store hangs.
+//! `.uvfs` in the root of a mount: a directory with two files. The lines of `stats` are a name and a number; `uvfs stat`
+//! prints them. `pid` is the number of the process, for `uvfs mount --list`. They are answered without the store, so also
+//! while the store hangs.
 //!
-//! No listing of the root shows it, and it hides a key of that name there. Its node numbers are the two highest, which no
+//! No listing of the root shows it, and it hides a key of that name there. Its node numbers are the three highest, which no
 //! node of the tree has. A file has the figures of its open. The mutex is a leaf.
 
 use std::collections::HashMap;
@@ -20,6 +21,7 @@ use crate::tree::ROOT;
 
 const DIR: u64 = u64::MAX;
 const STATS: u64 = u64::MAX - 1;
+const PID: u64 = u64::MAX - 2;
 /// It never moves.
 const TTL: Duration = Duration::from_secs(3600);
 
@@ -34,7 +36,7 @@ pub(crate) struct Control {
 
 /// Whether a node is one of these.
 pub(crate) fn is_control(node: u64) -> bool {
-    matches!(node, DIR | STATS)
+    matches!(node, DIR | STATS | PID)
 }
 
 fn text(figures: &ObjectFigures) -> String {
@@ -64,7 +66,8 @@ fn text(figures: &ObjectFigures) -> String {
 /// The entries of `.uvfs` from a place on.
 fn entries(offset: u64) -> impl Iterator<Item = (usize, (&'static str, u64, FileType))> + Send {
     let all = [(".", DIR, FileType::Directory), ("..", ROOT, FileType::Directory)];
-    let all = all.into_iter().chain([("stats", STATS, FileType::RegularFile)]).enumerate();
+    let files = [("stats", STATS, FileType::RegularFile), ("pid", PID, FileType::RegularFile)];
+    let all = all.into_iter().chain(files).enumerate();
     all.skip(usize::try_from(offset).unwrap_or(usize::MAX))
 }
 
@@ -105,7 +108,8 @@ impl Control {
         let node = match parent {
             ROOT if self.is_on && name == ".uvfs" => DIR,
             DIR if name == "stats" => STATS,
-            DIR | STATS => return Some(Err(libc::ENOENT)),
+            DIR if name == "pid" => PID,
+            DIR | STATS | PID => return Some(Err(libc::ENOENT)),
             _ => return None,
         };
         Some(Ok(ReplyEntry { ttl: TTL, attr: self.attr(node), generation: 0 }))
@@ -134,9 +138,10 @@ impl Control {
         }))
     }
 
-    /// Keep the figures for an open file.
-    pub(crate) fn open(&self, fh: u64, figures: &ObjectFigures) {
-        self.open.lock().insert(fh, text(figures).into());
+    /// Keep the content of a node for an open file.
+    pub(crate) fn open(&self, node: u64, fh: u64, figures: &ObjectFigures) {
+        let text = if node == PID { format!("{}\n", std::process::id()) } else { text(figures) };
+        self.open.lock().insert(fh, text.into());
     }
 
     /// Bytes of an open file; `None`: it is not one of these.

@@ -98,6 +98,8 @@ fn serve(
     mount
         .read_only(options.read_only)
         .default_permissions(true)
+        // As with mount(8), files below are hidden until the unmount.
+        .nonempty(true)
         .allow_other(options.allow_other)
         .custom_options(if root { "subtype=uvfs".to_owned() } else { helpers(options.flags) });
     let session = Session::new(mount);

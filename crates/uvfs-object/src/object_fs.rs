@@ -208,10 +208,10 @@ impl Core {
         }
     }
 
-    /// Open `.uvfs/stats`: past the kernel's pages, since its length is not known before.
-    fn open_control(&self) -> ReplyOpen {
+    /// Open a file of `.uvfs`: past the kernel's pages, since its length is not known before.
+    fn open_control(&self, node: Inode) -> ReplyOpen {
         let fh = self.next.fetch_add(1, Relaxed);
-        self.control.open(fh, &self.figures());
+        self.control.open(node, fh, &self.figures());
         ReplyOpen { fh, flags: DIRECT_IO }
     }
 
@@ -409,7 +409,7 @@ impl Filesystem for ObjectFs {
             return Ok(ReplyOpen { fh: self.0.insert(Handle::Writer(upload)), flags: DIRECT_IO });
         }
         if is_control(inode) {
-            return Ok(self.0.open_control());
+            return Ok(self.0.open_control(inode));
         }
         self.0.calls.run((req.unique, req.pid), self.0.open_file(inode)).await
     }

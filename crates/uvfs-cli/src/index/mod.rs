@@ -25,7 +25,7 @@ use sd_notify::NotifyState;
 use uvfs_index::protocol::WirePath;
 use uvfs_index::{
     IndexClient, IndexPhase, IndexServer, IndexSocket, SnapshotDir, TreeLimits, WatchmanServer,
-    usual_snapshots, usual_socket,
+    make_usual_directory, usual_snapshots, usual_socket,
 };
 
 use crate::args::Index;
@@ -88,6 +88,9 @@ fn serve(args: &Index) -> Result<()> {
     let mut signals = Signals::block()?;
     let metrics = args.metrics.map(|address| metrics::MetricsPort::bind(address, args.metrics_for_all));
     let metrics = metrics.transpose()?;
+    if args.socket.is_none() {
+        make_usual_directory().map_err(|why| anyhow!(why))?;
+    }
     let path = std::path::absolute(args.socket.clone().unwrap_or_else(usual_socket))?;
     let socket = IndexSocket::bind(&path, args.mode).map_err(|why| anyhow!(why + &remedy(&path)))?;
     // Both before anything is read: a socket of another server is an error at once.
@@ -216,8 +219,8 @@ fn announce(server: &IndexServer, child: bool) {
                  a file's first name elsewhere is not noticed"
             ));
         }
-        if let (count, Some(last)) = figures.unread {
-            say(format_args!("{count} names of {dir} could not be read, lastly {last}"));
+        if let (count, Some(some)) = figures.unread {
+            say(format_args!("{count} names of {dir} could not be read: {some}"));
         }
     }
     if child {

@@ -141,5 +141,5 @@ fn remount_without_the_control_directory() {
     assert!(said.ends_with("has no .uvfs (ctl=off)\n") && !said.contains("what can"), "{said}");
     assert!(!is_writable(&dir));
     let (_, said) = refused(&["remount", "-o", "rw,size=1m", dir.text()]);
-    assert!(said.contains("nobody knows") && !said.contains("memory=BYTES"), "{said}");
+    assert!(said.contains("so its options are not known") && !said.contains("memory=BYTES"), "{said}");
 }

@@ -20,6 +20,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::process::geteuid;
 
 use crate::mount::error::MountError;
 use crate::mount::mountinfo::{self, Mount, ServerState};
@@ -30,7 +31,10 @@ pub(crate) const FSTYPE: &str = "fuse.uvfs";
 
 /// Checks that `dir` can be mounted on and returns its absolute path. A directory that is not
 /// empty may be mounted on, as with mount(8): its content is hidden until unmount.
-pub(crate) fn mount_point(dir: &Path) -> Result<PathBuf, MountError> {
+///
+/// # Errors
+/// A sentence: it is missing, is no directory, this user may not look at it, or what is mounted there has no server.
+pub fn mount_point(dir: &Path) -> Result<PathBuf, MountError> {
     let dir = fs::canonicalize(dir).map_err(|error| MountError::at(dir, error))?;
     match fs::metadata(&dir) {
         // Else each server that dies would have the next one mount on what it left behind.
@@ -93,7 +97,22 @@ fn attach_by_helper(dir: &Path, options: &Options, permissions: Permissions) -> 
     match (received, said) {
         (Ok(device), None) => Ok(device),
         (Err(error), None) => Err(os(error)),
-        (_, Some(said)) => Err(MountError::Fusermount { dir: dir.into(), said }),
+        (_, Some(said)) => Err(refusal(dir, said)),
+    }
+}
+
+/// Why fusermount3 does not mount on `dir`. It runs as root, whom the kernel does not let into a user's mount, and takes that for
+/// a lack of the user's rights.
+fn refusal(dir: &Path, said: String) -> MountError {
+    let in_the_way = match mountinfo::over(dir) {
+        Ok(Some(mount)) if said.contains("Permission denied") && said.contains("mountpoint") => mount,
+        _ => return MountError::Fusermount { dir: dir.into(), said },
+    };
+    match in_the_way.owner() {
+        Some((owner, _)) if owner != geteuid().as_raw() => MountError::Fusermount { dir: dir.into(), said },
+        Some(_) if in_the_way.point == dir => MountError::YoursAlready(dir.into()),
+        Some(_) => MountError::InsideYours { dir: dir.into(), mount: in_the_way.point },
+        None => MountError::Fusermount { dir: dir.into(), said },
     }
 }
 
@@ -170,17 +189,27 @@ pub(crate) fn detach(dir: &Path, how: Detach) -> Result<(), MountError> {
         Ok(()) => Ok(()),
         Err(Errno::BUSY) => Err(MountError::Busy(dir.into())),
         Err(Errno::INVAL) => Err(MountError::NotMounted(dir.into())),
+        Err(Errno::ACCESS) => Err(MountError::Closed(dir.into())),
         Err(Errno::PERM) => {
             let child = helper(args, dir).stdin(Stdio::null()).spawn();
-            let child = child.map_err(|error| no_helper("unmount", dir, error))?;
+            let child =
+                child.map_err(|error| others(dir).unwrap_or_else(|| no_helper("unmount", dir, error)))?;
             match finish(child).map_err(|error| MountError::os("cannot talk to fusermount3", error))? {
                 None => Ok(()),
                 Some(said) if said.contains("busy") => Err(MountError::Busy(dir.into())),
-                Some(said) => Err(MountError::Fusermount { dir: dir.into(), said }),
+                Some(said) => {
+                    Err(others(dir).unwrap_or_else(|| MountError::Fusermount { dir: dir.into(), said }))
+                }
             }
         }
         Err(error) => Err(MountError::os(format!("cannot unmount {}", dir.display()), error)),
     }
+}
+
+/// The error for a mount of another user. Only asked after a refusal: in another user namespace the numbers may differ.
+fn others(dir: &Path) -> Option<MountError> {
+    let (owner, _) = mountinfo::at(dir).ok()??.owner()?;
+    (owner != geteuid().as_raw()).then(|| MountError::NotYours { doing: "unmount", dir: dir.into(), owner })
 }
 
 /// Unmounts the uvfs file system on `dir`, of whatever user. With `lazy` also while it is in use; one whose server
@@ -192,7 +221,12 @@ pub fn unmount(dir: &Path, lazy: bool) -> Result<(), MountError> {
         None if dir.symlink_metadata().is_err() => return Err(MountError::NothingThere(dir)),
         None => return Err(MountError::NotMounted(dir)),
         Some(mount) if mount.fstype != FSTYPE => {
-            return Err(MountError::NotFuse { dir, fstype: mount.fstype });
+            let is_below =
+                |mounts: Vec<Mount>| mounts.iter().any(|it| it.point == dir && it.fstype == FSTYPE);
+            return Err(match mountinfo::mounts().is_ok_and(is_below) {
+                true => MountError::Covered(dir),
+                false => MountError::NotFuse { dir, fstype: mount.fstype },
+            });
         }
         Some(_) => {}
     }

@@ -1,8 +1,13 @@
 //! Errors of mounting and unmounting, as sentences for the user who typed the command.
 
 use std::fmt;
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
+
+use crate::mount::{attach_device, mountinfo};
 
 /// The remedy for a missing device.
 const NO_DEVICE: &str =
@@ -45,6 +50,26 @@ pub enum MountError {
         /// Its type.
         fstype: String,
     },
+    /// Another user has mounted it.
+    NotYours {
+        /// The attempted action: "unmount" or "mount over".
+        doing: &'static str,
+        /// The mount point.
+        dir: PathBuf,
+        /// The number of the user who mounted it.
+        owner: u32,
+    },
+    /// This user has mounted something there, and fusermount3 may not look into it.
+    YoursAlready(PathBuf),
+    /// The directory is inside a mount of this user, and fusermount3 may not look into it.
+    InsideYours {
+        /// The directory.
+        dir: PathBuf,
+        /// The mount point above it.
+        mount: PathBuf,
+    },
+    /// This user may not search a directory above it.
+    Closed(PathBuf),
     /// Another file system is mounted over this one.
     Covered(PathBuf),
     /// Files in it are open, or a process has its working directory in it.
@@ -81,9 +106,66 @@ impl MountError {
             Some(libc::ENOENT) => Self::Missing(dir.into()),
             Some(libc::ENOTDIR) => Self::NotDirectory(dir.into()),
             Some(libc::ENOTCONN | libc::ECONNABORTED) => Self::Dead(dir.into()),
+            Some(libc::EACCES) => Self::closed(dir),
             _ => Self::os(format!("cannot look at {}", dir.display()), error),
         }
     }
+
+    /// Finds out why this user may not look at `dir`: the kernel lets only the user of a FUSE mount into it.
+    fn closed(dir: &Path) -> Self {
+        let point = attach_device::absolute(dir).unwrap_or_else(|_| dir.into());
+        match mountinfo::at(&point).ok().flatten().and_then(|mount| mount.owner()) {
+            Some((owner, _)) if owner != geteuid().as_raw() => {
+                Self::NotYours { doing: "mount over", dir: point, owner }
+            }
+            _ => Self::Closed(point),
+        }
+    }
+}
+
+impl MountError {
+    /// The sentences about whose a mount or directory is.
+    fn about_users(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotYours { doing, dir, owner } => write!(
+                f,
+                "no right to {doing} {}: {} has mounted it, so only that user and root may{}",
+                dir.display(),
+                user(*owner),
+                if *doing == "unmount" { "" } else { "; mount on another directory" }
+            ),
+            Self::YoursAlready(dir) => write!(
+                f,
+                "a file system of yours is mounted on {0} already, and fusermount3 cannot mount over it; \
+                 unmount it first: uvfs umount {0}",
+                dir.display()
+            ),
+            Self::InsideYours { dir, mount } => write!(
+                f,
+                "{} is inside your mount on {}, and fusermount3 may not look into that; mount outside of it",
+                dir.display(),
+                mount.display()
+            ),
+            Self::Closed(dir) => write!(
+                f,
+                "no right to enter a directory above {}; use an account that may, or root",
+                dir.display()
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A user for a sentence, by the name in passwd(5) if there is one. This file, and not the C library's name service, which
+/// a static program cannot load.
+fn user(number: u32) -> String {
+    let table = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = table.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(number)).then(|| name.to_owned())
+    });
+    name.map_or_else(|| format!("user {number}"), |name| format!("user {name}"))
 }
 
 impl fmt::Display for MountError {
@@ -119,6 +201,9 @@ impl fmt::Display for MountError {
             Self::NotFuse { dir, fstype } => {
                 write!(f, "the file system on {} is not a uvfs file system but {fstype}", dir.display())
             }
+            Self::NotYours { .. } | Self::YoursAlready(_) | Self::InsideYours { .. } | Self::Closed(_) => {
+                self.about_users(f)
+            }
             Self::Covered(dir) => write!(
                 f,
                 "another file system has been mounted over {0}; unmount that first: umount {0}",
@@ -137,7 +222,7 @@ impl fmt::Display for MountError {
             ),
             Self::NotRoot(dir) => write!(
                 f,
-                "no right to change the mount on {0}; run as root, or unmount it and mount it again: uvfs umount {0}",
+                "only root may change the flags of the mount on {0}; as its owner, unmount it and mount it again: uvfs umount {0}",
                 dir.display()
             ),
             Self::Os { doing, error } => write!(f, "{doing}: {error}"),
@@ -167,10 +252,6 @@ fn remedy(said: &str) -> Option<&'static str> {
             "users need access to the device; as root: chmod 666 /dev/fuse",
         ),
         (&["modprobe fuse"], NO_DEVICE),
-        (
-            &["not found in", "/etc/mtab"],
-            "only the user who mounted it may unmount it: use that account, or root",
-        ),
     ];
     const NOT_YOURS: &str = "mount on a directory that you own and may write to";
     const NOT_SET_UID: &str = "fusermount3 needs the set-user-id bit of root (as root: chown root and chmod u+s that \
@@ -185,6 +266,13 @@ impl std::error::Error for MountError {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_user_has_a_name_or_a_number() {
+        assert_eq!((user(0).as_str(), user(4_000_000_001).as_str()), ("user root", "user 4000000001"));
+        let error = MountError::NotYours { doing: "unmount", dir: "/d".into(), owner: 0 }.to_string();
+        assert_eq!(error, "no right to unmount /d: user root has mounted it, so only that user and root may");
+    }
 
     /// The messages are those of fusermount3 3.14.
     #[test]
@@ -205,7 +293,6 @@ mod tests {
             ("mount failed: Operation not permitted", "set-user-id"),
             ("failed to open /dev/fuse: Permission denied", "chmod 666 /dev/fuse"),
             ("fuse device not found, try 'modprobe fuse' first", "pass the device in"),
-            ("entry for /mnt not found in /etc/mtab", "the user who mounted it"),
         ] {
             let error = MountError::Fusermount { dir: "/d".into(), said: said.into() }.to_string();
             assert!(error.starts_with(&format!("fusermount3 refused /d: {said}; ")), "{error}");

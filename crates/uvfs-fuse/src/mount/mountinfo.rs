@@ -42,6 +42,20 @@ impl PartialEq for Mount {
     }
 }
 
+impl Mount {
+    /// User and group of a FUSE mount: the kernel lets in no others without `allow_other`.
+    pub fn owner(&self) -> Option<(u32, u32)> {
+        let number = |name: &str| {
+            let words = self.flags.split(',');
+            words.rev().find_map(|word| word.strip_prefix(name)?.parse().ok())
+        };
+        if !self.fstype.starts_with("fuse") {
+            return None;
+        }
+        Some((number("user_id=")?, number("group_id=")?))
+    }
+}
+
 /// A mount of uvfs.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -125,6 +139,13 @@ pub(crate) fn at(point: &Path) -> io::Result<Option<Mount>> {
     Ok(mounts()?.into_iter().rfind(|mount| mount.point == point))
 }
 
+/// The mount that has the directory `dir`: the last one made at it, or at the nearest directory above.
+pub(crate) fn over(dir: &Path) -> io::Result<Option<Mount>> {
+    let mounts = mounts()?;
+    let found = dir.ancestors().find_map(|point| mounts.iter().rfind(|mount| mount.point == point));
+    Ok(found.cloned())
+}
+
 /// The mount of uvfs at `point` that is in the table `now` and was not in `before`; `None` unless there is exactly one. A
 /// FUSE file system has no disk, so its device has the major number 0.
 pub(crate) fn made_since(before: &[Mount], now: Vec<Mount>, point: &Path) -> Option<Mount> {
@@ -196,6 +217,11 @@ mod tests {
         assert_eq!(mount.fstype, "fuse.uvfs");
         assert_eq!(mount.source, "tmp fs");
         assert_eq!(mount.flags, "rw,nosuid,rw,user_id=0");
+        assert_eq!(mount.owner(), None);
+        let line = b"36 35 0:42 / /m rw - fuse.uvfs s rw,user_id=7,group_id=8,allow_other";
+        assert_eq!(parse(line).expect("a mount").owner(), Some((7, 8)));
+        let line = b"36 35 0:42 / /m rw - tmpfs s rw,user_id=7,group_id=8";
+        assert_eq!(parse(line).expect("a mount").owner(), None);
         assert_eq!(parse(b""), None);
         assert_eq!(parse(b"36 35 0:42 / /mnt rw"), None);
     }

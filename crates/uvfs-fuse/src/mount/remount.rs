@@ -28,6 +28,8 @@ pub struct MountedAt {
     /// The options that the kernel knows: `read_only`, `suid`, `dev`, `exec`, `sync`, `dirsync`, `atime` and
     /// `allow_other`. The others have their defaults.
     pub flags: Options,
+    /// The user and group whom the kernel lets in, and no others without `allow_other`.
+    pub owner: Option<(u32, u32)>,
 }
 
 /// The topmost uvfs mount on `dir`.
@@ -36,7 +38,8 @@ pub struct MountedAt {
 /// A sentence, if nothing or another file system is mounted there.
 pub fn mounted_at(dir: &Path) -> Result<MountedAt, MountError> {
     let mount = find(dir)?;
-    Ok(MountedAt { flags: flags(&mount.flags), dir: mount.point, source: mount.source })
+    let owner = mount.owner();
+    Ok(MountedAt { flags: flags(&mount.flags), dir: mount.point, source: mount.source, owner })
 }
 
 fn find(dir: &Path) -> Result<Mount, MountError> {

@@ -23,7 +23,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -101,43 +101,75 @@ impl IndexSocket {
         if !self.closed.swap(true, Relaxed) {
             // Before the lock is given up.
             let _ = std::fs::remove_file(&self.path);
+            let _ = std::fs::remove_file(lock_of(&self.path));
             let _ = flock(&self.lock, FlockOperation::Unlock);
         }
     }
 
-    /// Binds the socket, with these permissions. Its directory is made if it is missing.
+    /// Binds the socket, with these permissions. Its directory must exist.
     ///
     /// # Errors
     /// A sentence: another server listens there, or the reason why it cannot be bound.
     pub fn bind(path: &Path, mode: u32) -> Result<Self, String> {
         let shown = path.display();
-        let said = |error: std::io::Error| format!("cannot listen at {shown}: {error}");
-        if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
-            std::fs::create_dir_all(dir).map_err(said)?;
-        }
-        let mut name = path.as_os_str().to_owned();
-        name.push(".lock");
-        let lock =
-            File::options().create(true).write(true).truncate(false).mode(0o600).open(&name).map_err(said)?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| format!("a server listens at {shown} already"))?;
-        match path.symlink_metadata() {
-            Ok(there) if there.file_type().is_socket() => std::fs::remove_file(path).map_err(said)?,
-            Ok(_) => {
-                return Err(format!(
-                    "cannot listen at {shown}: it exists, and is no socket; give another path"
-                ));
+        let said = |error: std::io::Error| match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                let dir = path.parent().unwrap_or(path).display();
+                format!("cannot listen at {shown}: {dir} does not exist; make it first: mkdir -p {dir}")
             }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(said(error)),
+            _ => format!("cannot listen at {shown}: {error}"),
+        };
+        let lock = locked(&lock_of(path)).map_err(said)?;
+        let lock = lock.ok_or_else(|| format!("a server listens at {shown} already"))?;
+        match listener(path, mode) {
+            Ok(listener) => {
+                Ok(Self { listener, path: path.to_owned(), lock, closed: AtomicBool::new(false) })
+            }
+            Err(why) => {
+                let _ = std::fs::remove_file(lock_of(path));
+                Err(format!("cannot listen at {shown}: {why}"))
+            }
         }
-        // Nobody can connect before the socket has its mode.
-        let before = rustix::process::umask(Mode::from_raw_mode(0o777));
-        let listener = UnixListener::bind(path);
-        rustix::process::umask(before);
-        let listener = listener.map_err(said)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(said)?;
-        Ok(Self { listener, path: path.to_owned(), lock, closed: AtomicBool::new(false) })
+    }
+}
+
+/// A socket in place of one that no server has any more.
+fn listener(path: &Path, mode: u32) -> Result<UnixListener, String> {
+    let said = |error: std::io::Error| error.to_string();
+    match path.symlink_metadata() {
+        Ok(there) if there.file_type().is_socket() => std::fs::remove_file(path).map_err(said)?,
+        Ok(_) => return Err("it exists, and is no socket; give another path".into()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(said(error)),
+    }
+    // Nobody can connect before the socket has its mode.
+    let before = rustix::process::umask(Mode::from_raw_mode(0o777));
+    let listener = UnixListener::bind(path);
+    rustix::process::umask(before);
+    let listener = listener.map_err(said)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(said)?;
+    Ok(listener)
+}
+
+/// The lock file of a socket.
+fn lock_of(socket: &Path) -> PathBuf {
+    let mut name = socket.as_os_str().to_owned();
+    name.push(".lock");
+    name.into()
+}
+
+/// Takes the lock; `None`: another server has it. A server removes its lock file at its end, so one that opened the file before
+/// may lock a file without a name, which excludes nobody. It looks again.
+fn locked(path: &Path) -> std::io::Result<Option<File>> {
+    loop {
+        let lock = File::options().create(true).write(true).truncate(false).mode(0o600).open(path)?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Ok(None);
+        }
+        let held = lock.metadata()?;
+        if path.symlink_metadata().is_ok_and(|it| (it.dev(), it.ino()) == (held.dev(), held.ino())) {
+            return Ok(Some(lock));
+        }
     }
 }
 
@@ -323,7 +355,7 @@ impl IndexServer {
                 IndexPhase::Following => ("following", None),
                 IndexPhase::Lost(why) => ("lost", Some(why)),
             };
-            let unread = |last| format!("{} names could not be read, lastly {last}", figures.unread.0);
+            let unread = |some| format!("{} names could not be read: {some}", figures.unread.0);
             let moved = || (!tree.is_there()).then(|| "the path leads elsewhere by now".to_owned());
             ShownTree {
                 path: WirePath::new(served.path.as_os_str().as_bytes()),

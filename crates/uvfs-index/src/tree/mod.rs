@@ -132,7 +132,7 @@ pub struct TreeFigures {
     pub clock: ChangeClock,
     /// Times that it was read from the host.
     pub scans: u64,
-    /// Names and directories that could not be read, and the last of them.
+    /// The number of names and directories that could not be read, and some of them.
     pub unread: (u64, Option<String>),
     /// Events that the kernel has reported, those of other parts of the file system among them.
     pub events: u64,
@@ -262,8 +262,8 @@ impl Content {
 
     /// A sentence if something at or below a path could not be read.
     fn unread_below(&self, below: &[u8]) -> Option<String> {
-        let (count, last) = self.unread.shown_below(&self.table, below);
-        last.map(|last| format!("{count} could not be read, lastly {last}"))
+        let (count, some) = self.unread.shown_below(&self.table, below);
+        some.map(|some| format!("{count} could not be read: {some}"))
     }
 
     /// Why the table does not have all names.

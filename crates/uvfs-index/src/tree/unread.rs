@@ -16,6 +16,8 @@ use crate::table::{HostHandle, NameTable};
 const FEW: usize = 16;
 /// Names of a directory that are kept.
 const NAMES: usize = 64;
+/// Directories and names that a sentence names.
+const SHOWN: usize = 3;
 
 /// Names of a directory.
 #[derive(Default)]
@@ -33,14 +35,14 @@ pub(super) struct Unread {
     /// Directories at which those that left the tree are forgotten.
     sweep_at: usize,
     files: u64,
-    last_file: Option<String>,
+    last_file: Option<Errno>,
 }
 
 impl Unread {
     /// A file that was looked at by its number could not be read, for this reason.
     pub(super) fn file(&mut self, errno: Errno) {
         self.files += 1;
-        self.last_file = Some(format!("a file: {errno}"));
+        self.last_file = Some(errno);
     }
 
     /// A name in a directory could not be looked at.
@@ -120,37 +122,61 @@ impl Unread {
         self.dirs.remove(dir);
     }
 
-    /// Their number, and one of them.
+    /// Their number, and some of them by name.
     pub(super) fn shown(&self, table: &NameTable) -> (u64, Option<String>) {
-        self.shown_of(|dir| table.dir_of(dir.as_bytes()).is_some())
+        self.shown_of(table, |_| true)
     }
 
-    /// Those at or below a path: their number, and one of them. Files that were looked at by number are among them: these may
-    /// have a name there.
+    /// Those at or below a path: their number, and some of them by name. Files that were looked at by number are among them:
+    /// these may have a name there.
     pub(super) fn shown_below(&self, table: &NameTable, below: &[u8]) -> (u64, Option<String>) {
         if below.is_empty() || self.is_empty() {
             return self.shown(table);
         }
-        let Some(above) = table.walk(below) else { return self.shown_of(|_| false) };
-        self.shown_of(|dir| table.dir_of(dir.as_bytes()).is_some_and(|dir| table.is_below(dir, above)))
+        let Some(above) = table.walk(below) else { return self.shown_of(table, |_| false) };
+        self.shown_of(table, |dir| table.is_below(dir, above))
     }
 
-    fn shown_of(&self, counts: impl Fn(&HostHandle) -> bool) -> (u64, Option<String>) {
-        let (mut count, mut last) = (self.files, self.last_file.clone());
+    fn shown_of(&self, table: &NameTable, counts: impl Fn(u32) -> bool) -> (u64, Option<String>) {
+        let (mut count, mut some) = (self.files, Vec::new());
+        let known = |dir: &HostHandle| table.dir_of(dir.as_bytes()).filter(|dir| counts(*dir));
         for (dir, errno) in &self.dirs {
-            if counts(dir) {
-                count += 1;
-                last.get_or_insert_with(|| format!("a directory: {errno}"));
+            let Some(dir) = known(dir) else { continue };
+            count += 1;
+            if some.len() < SHOWN {
+                some.extend(table.path_of(dir).map(|path| entry(&path, *errno)));
             }
         }
-        for (dir, known) in &self.names {
-            if counts(dir) {
-                count += known.names.len() as u64 + known.more;
-                if let Some((name, errno)) = known.names.last() {
-                    last.get_or_insert_with(|| format!("{}: {errno}", String::from_utf8_lossy(name)));
-                }
+        for (dir, names) in &self.names {
+            let Some(dir) = known(dir) else { continue };
+            count += names.names.len() as u64 + names.more;
+            for (name, errno) in names.names.iter().take(SHOWN - some.len()) {
+                some.extend(table.path_in(dir, name).map(|path| entry(&path, *errno)));
             }
         }
-        (count, last)
+        if count == 0 {
+            return (0, None);
+        }
+        // The order of the maps is none.
+        some.sort_unstable();
+        if let Some(errno) = self.last_file.filter(|_| some.len() < SHOWN) {
+            some.push(format!("a file without a known name ({})", reason(errno)));
+        }
+        let more = count - (some.len() as u64).min(count);
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        (count, Some(some.join(", ") + &more))
     }
+}
+
+/// A path below the root of the tree, without characters that could end the line or move a cursor.
+fn entry(path: &[u8], errno: Errno) -> String {
+    let path = if path.is_empty() { "." } else { &*String::from_utf8_lossy(path) };
+    let path: String = path.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    format!("{path} ({})", reason(errno))
+}
+
+/// An error without its number.
+fn reason(errno: Errno) -> String {
+    let text = errno.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
 }

@@ -76,6 +76,8 @@ pub struct Fixture {
 impl Fixture {
     pub fn new(served: Served, prefix: &str, options: &ObjectOptions) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
+        // A directory that is not empty can be mounted on, as by mount(8).
+        std::fs::write(dir.path().join("hidden"), "").expect("write");
         let fs = ObjectFs::new(served.operator(), prefix, options).expect("tables");
         let mounted = mount_fs(fs, "object:test", options, dir.path()).expect("a mount");
         served.bucket.take_requests();

@@ -364,7 +364,9 @@ pub fn control() {
         entries.map(|entry| entry.expect("an entry").file_name()).collect()
     };
     assert_eq!(names(""), ["d"]);
-    assert_eq!(names(".uvfs"), ["stats"]);
+    assert_eq!(names(".uvfs"), ["stats", "pid"]);
+    let pid = fs::read_to_string(mount.path(".uvfs/pid")).expect("read");
+    assert_eq!(pid, format!("{}\n", std::process::id()));
     let text = fs::read_to_string(mount.path(".uvfs/stats")).expect("read");
     let of = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
