@@ -13,7 +13,7 @@ pub fn warning(dir: &Path) -> Option<String> {
         return Some(format!("an earlier mount on {at} is hidden until this one is unmounted"));
     }
     fs::read_dir(&dir).ok()?.next()?.ok()?;
-    Some(format!("{at} is not empty: what is in it is hidden until the unmount"))
+    Some(format!("{at} is not empty: its files are hidden until the unmount"))
 }
 
 #[cfg(test)]

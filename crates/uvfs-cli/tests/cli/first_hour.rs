@@ -114,7 +114,7 @@ fn a_mount_says_what_it_hides() {
         String::from_utf8(output.stderr).expect("UTF-8")
     };
     let at = dir.path().display();
-    assert_eq!(mount(), format!("uvfs: {at} is not empty: what is in it is hidden until the unmount\n"));
+    assert_eq!(mount(), format!("uvfs: {at} is not empty: its files are hidden until the unmount\n"));
     assert_eq!(mount(), format!("uvfs: an earlier mount on {at} is hidden until this one is unmounted\n"));
     // Something else over it: whose turn it is to go.
     assert!(
