@@ -328,7 +328,7 @@ impl Core {
         } else if !inode.expired() {
             entry.attr = inode.attr();
         }
-        if unreported {
+        if unreported || self.may_lose_set_id(inode, &entry.attr) {
             entry.attr_ttl = Duration::ZERO;
         }
         entry

@@ -3,11 +3,12 @@
 //! The driver's TTL holds, unless `-o timeout=` takes its place. Names get less where the kernel cannot be told at once
 //! that others have changed them. Attributes get none in answers to changes where others change the file too. The
 //! parts of a reply that depend on the count of lookups are composed above ([`Core::describe_counted`],
-//! [`Core::hand_out_cached`]), which set the TTL of attributes to zero in further cases. Nothing here takes a lock or
-//! asks a driver.
+//! [`Core::hand_out_cached`]), which set the TTL of attributes to zero in further cases. Nothing here takes a lock. A driver
+//! is asked only whether a set-id file was lent.
 
 use std::time::Duration;
 
+use uvfs::types::mode;
 use uvfs::{Attr, Inode, Ttl};
 
 use super::Core;
@@ -44,12 +45,24 @@ impl Core {
         let node = self.node_of(inode.id());
         let ttl = self.lifetime(self.vfs.ttl(inode));
         let entry_ttl = self.names_lifetime(inode, ttl);
-        Entry { node, generation: node >> 32, attr, entry_ttl, attr_ttl: ttl }
+        let attr_ttl = if self.may_lose_set_id(inode, &attr) { Duration::ZERO } else { ttl };
+        Entry { node, generation: node >> 32, attr, entry_ttl, attr_ttl }
     }
 
     pub(super) fn attributes(&self, inode: &Inode<'_>, attr: Attr) -> Attributes {
-        let ttl = self.lifetime(self.vfs.ttl(inode));
+        let lost = self.may_lose_set_id(inode, &attr);
+        let ttl = if lost { Duration::ZERO } else { self.lifetime(self.vfs.ttl(inode)) };
         Attributes { node: self.node_of(inode.id()), attr, ttl }
+    }
+
+    /// Whether the kernel must ask for the mode each time, because a write of its own may have cleared set-id bits: a write to
+    /// a lent file clears them in the driver's file only, and the kernel would run the program as its owner until an event or
+    /// the RELEASE corrects the mode. It asks before it runs a program whose attributes it may not believe.
+    pub(super) fn may_lose_set_id(&self, inode: &Inode<'_>, attr: &Attr) -> bool {
+        attr.mode & (mode::S_ISUID | mode::S_ISGID) != 0
+            && self.backings.is_agreed()
+            && inode.fmt() == mode::S_IFREG
+            && self.vfs.was_lent(inode)
     }
 
     /// The answer to a change of attributes. The kernel takes them as they are, also where it was told that they have changed

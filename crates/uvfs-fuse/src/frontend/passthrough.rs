@@ -12,7 +12,8 @@
 //!
 //! A small file that is first opened for reading is not lent. Borrowing and returning it costs more than reading it
 //! once, into pages that the kernel keeps from one open to the next. (Lending made the server's part of a hot open,
-//! read and close 1.5 times as long.) A file that the driver does not offer
+//! read and close 1.5 times as long.) A file that is first opened with `O_DIRECT` is not lent, because the kernel's own open of
+//! the lent file would keep that flag for good. A file that the driver does not offer
 //! ([`FileLender::offer`](uvfs::driver::FileLender::offer)), such as one with set-id bits, is not lent either.
 //!
 //! A file that is not lent is read and written *by requests*: the kernel sends READ and WRITE.
@@ -63,8 +64,8 @@ pub struct Passthrough {
     pub agreed: bool,
     /// Files that were opened so.
     pub opens: u64,
-    /// Files that were opened without, though it was agreed: small ones that are read, those with set-id bits, on a file system that
-    /// is stacked on another.
+    /// Files that were opened without, though it was agreed: small ones that are read, those with set-id bits or `O_DIRECT`, on a
+    /// file system that is stacked on another.
     pub refused: u64,
 }
 
@@ -281,6 +282,11 @@ impl Core {
         how: How,
     ) -> Option<BackingId> {
         let hopeless = &self.backings.hopeless;
+        // The kernel would open the lent file with O_DIRECT, and fcntl(2) could not take it away again. Programs do that for a last
+        // part that is no whole block.
+        if how.direct {
+            return None;
+        }
         let small = !how.access.contains(Access::WRITE) && inode.attr().size < SMALL;
         if hopeless.load(Relaxed) || small && !self.vfs.was_lent(inode) {
             return None;

@@ -23,6 +23,8 @@ pub const TESTS: &[Test] = &[
     ("lent_files_outlive_their_names", Needs::Root, lent_files_outlive_their_names),
     ("lent_files_have_rights_and_limits", Needs::Root, lent_files_have_rights_and_limits),
     ("lent_files_lose_set_id_bits", Needs::Root, lent_files_lose_set_id_bits),
+    ("lent_files_with_set_id_bits_are_asked_about", Needs::Root, lent_files_with_set_id_bits_are_asked_about),
+    ("direct_openers_may_stop_to_be_direct", Needs::Root, direct_openers_may_stop_to_be_direct),
     ("lent_files_can_be_executed_on_the_host", Needs::Root, lent_files_can_be_executed_on_the_host),
     ("lent_files_and_mappings_that_outlive_them", Needs::Root, lent_files_and_mappings_that_outlive_them),
     ("lent_files_leave_no_old_pages", Needs::Root, lent_files_leave_no_old_pages),
@@ -249,6 +251,40 @@ fn lent_files_lose_set_id_bits() {
     assert_eq!(mode("tool"), 0o6777);
     sh_as(USER, &it.mnt, "printf x | dd of=tool conv=notrunc status=none").expect("write");
     assert_eq!(mode("tool"), 0o777);
+}
+
+/// A lent write clears the bits on the host at once. The kernel would run the file as its owner, were it to believe an older mode.
+fn lent_files_with_set_id_bits_are_asked_about() {
+    let Some(it) = Lent::new("lent_files_with_set_id_bits_are_asked_about") else { return };
+    let held = it.mnt.open_lent("tool");
+    held.write_all_at(&fs::read("/usr/bin/id").expect("a program"), 0).expect("write");
+    held.set_permissions(Permissions::from_mode(0o4755)).expect("chmod");
+    let asked = || {
+        fs::metadata(it.mnt.path("tool")).expect("stat");
+        let before = it.mnt.mounted.requests().getattr;
+        let mode = fs::metadata(it.mnt.path("tool")).expect("stat").mode() & 0o7777;
+        (mode, it.mnt.mounted.requests().getattr - before)
+    };
+    assert_eq!(asked(), (0o4755, 1), "open for writing");
+    let reads = File::open(it.mnt.path("tool")).expect("open");
+    drop(held);
+    assert_eq!(asked(), (0o4755, 1), "it was lent");
+    drop(reads);
+    it.mnt.all_closed();
+    assert_eq!(asked(), (0o4755, 1), "it was lent, and is closed");
+    assert_eq!(sh_as(USER, &it.mnt, "./tool -u").as_deref(), Ok("0"), "nothing was written since");
+}
+
+/// dd does so for a last part that is no whole block.
+fn direct_openers_may_stop_to_be_direct() {
+    let Some(it) = Lent::new("direct_openers_may_stop_to_be_direct") else { return };
+    let copy = "head -c 10000 /dev/urandom >plain; dd if=plain of=direct bs=4096 oflag=direct status=none; \
+                cmp plain direct; rm plain direct";
+    if sh_as(0, it.src.path(), copy).is_ok() {
+        sh_as(0, &it.mnt, copy).expect("dd");
+    } else {
+        eprintln!("skipped: direct_openers_may_stop_to_be_direct: no O_DIRECT in $TMPDIR");
+    }
 }
 
 /// After a writer closes the file, no writing descriptor is left, although others still read.
