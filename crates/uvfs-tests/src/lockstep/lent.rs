@@ -1,4 +1,4 @@
-//! What lockstep leaves out on a mount that lends its files to the kernel (FUSE passthrough).
+//! Operations that lockstep leaves out on a mount that lends its files to the kernel (FUSE passthrough).
 //!
 //! All writers of a lent file have one identity on the host, its first opener's. So a file that gets set-id bits while
 //! it is open keeps or loses them by that identity, not the writer's (docs/semantics-mirror.md). Here such a file does
