@@ -6,7 +6,7 @@
 # --quick         a few minutes in all, for continuous integration
 # --fs FS         the file system under test: a uvfs tmpfs, or a mirror of a kernel tmpfs
 # --transport T   the transport of the kernel's requests
-# --only SUITE    only this one: in_process, on_mounts, pjdfstest, fsx, stress or loads
+# --only SUITE    only this one: in_process, lockstep, on_mounts, pjdfstest, fsx, stress or loads
 # --install       first install missing programs (ci/setup.sh: apt-get and cargo install --locked)
 #
 # Without directories the script mounts FS and a kernel tmpfs. Prints PASS, FAIL or SKIPPED
@@ -24,7 +24,7 @@ while [ $# -gt 0 ]; do
     --install:*) ci/setup.sh || exit 1 ;;
     --fs:tmpfs | --fs:mirror) shift && fs=$1 ;;
     --transport:auto | --transport:dev | --transport:uring) shift && transport=$1 ;;
-    --only:in_process | --only:on_mounts | --only:pjdfstest | --only:fsx | --only:stress | --only:loads) shift && only=$1 ;;
+    --only:in_process | --only:lockstep | --only:on_mounts | --only:pjdfstest | --only:fsx | --only:stress | --only:loads) shift && only=$1 ;;
     -*) usage ;;
     *) break ;;
     esac
@@ -66,10 +66,15 @@ t_in_process() {
     fi
 }
 
+t_lockstep() {
+    local lent=()
+    [ "$(cat "$A/.uvfs/passthrough/state" 2>/dev/null)" != on ] || lent=(--lent)
+    run "lockstep${lent:+ (the mount lends its files)}" 1800 "$tests" lockstep "${lent[@]}" --a "$A" --b "$B" --seeds "$(pick 1..12 1..200)"
+}
+
 t_on_mounts() {
     # The reference file system is useful only if the kernel agrees with it.
     run "model against the kernel" 900 "$tests" lockstep --a model: --b "$B" --seeds "$(pick 1..5 1..40)"
-    run "lockstep" 1800 "$tests" lockstep --a "$A" --b "$B" --seeds "$(pick 1..12 1..200)"
     mkdir "$A/linear" && run "linear" 300 "$tests" linear --dir "$A/linear" --no-links --seconds "$(pick 5 60)"
     run "bigdir" 1800 "$tests" bigdir --dir "$A" --host "$B" --entries "$(pick 20000 1000000)" && grep entries: "$work/log"
     run "storm on a mirror" 600 "$tests" mirror-storm --seconds "$(pick 2 60)" --turn 400 --patience 60000 --changes 20
@@ -165,5 +170,5 @@ suite() { [ -n "$only" ] && [ "$only" != "$1" ] || "t_$1"; }
 
 [ "$fs" != tmpfs ] || suite in_process
 mount_pair "$@"
-for name in on_mounts pjdfstest fsx stress loads; do suite "$name"; done
+for name in lockstep on_mounts pjdfstest fsx stress loads; do suite "$name"; done
 summary

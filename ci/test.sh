@@ -162,6 +162,7 @@ step "build" 0 cargo test --quiet --workspace --lib --bin uvfs --test "*" --no-r
 # Most tests on mounts wait, so the usual form of the next steps on mounts runs beside them.
 if [ $size = usual ]; then
     early "suites" 1200 ci/suites.sh "${short[@]}"
+    early "suites on a mirror" 600 ci/suites.sh "${short[@]}" --fs mirror --only lockstep
     early "transports" 900 ci/transports.sh
 fi
 step "tests" $([ $size = full ] && echo 0 || echo 1200) cargo test --quiet --workspace --lib --bin uvfs --test "*" --no-fail-fast -- \
@@ -173,6 +174,7 @@ if [ $size = full ]; then
     step "shared stores" 300 ci/shared-stores.sh
 fi
 step "suites" $([ $size = full ] && echo 0 || echo 900) ci/suites.sh "${short[@]}"
+step "suites on a mirror" $([ $size = full ] && echo 0 || echo 600) ci/suites.sh "${short[@]}" --fs mirror --only lockstep
 step "real programs" 900 ci/real-programs.sh
 step "transports" $([ $size = full ] && echo 0 || echo 300) ci/transports.sh "${ends[@]}"
 step "loom" 600 "${loom[@]}"

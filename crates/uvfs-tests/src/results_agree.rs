@@ -16,6 +16,8 @@ pub const S_IFMT: u32 = 0o170000;
 pub const S_IFDIR: u32 = 0o040000;
 /// A regular file's type bits.
 pub const S_IFREG: u32 = 0o100000;
+/// Set-user-id and set-group-id.
+pub const SET_IDS: u32 = 0o6000;
 /// A symbolic link's type bits.
 pub const S_IFLNK: u32 = 0o120000;
 

@@ -1,13 +1,15 @@
 //! Lockstep: equal targets agree, planted differences are found, and uvfs agrees with the model.
 
+use std::collections::BTreeSet;
+
 use rustix::io::Errno;
 use uvfs_tests::generate::{Mix, generate};
 use uvfs_tests::host::HostSide;
 use uvfs_tests::inproc::{HABITS, InProcess, new_vfs};
-use uvfs_tests::lockstep::{Mismatch, Pair, Watch};
+use uvfs_tests::lockstep::{LentFiles, Mismatch, Pair, Watch};
 use uvfs_tests::model::{Habits, Model};
-use uvfs_tests::ops::{FileOp, TargetPath, TestStep};
-use uvfs_tests::results_agree::{Outcome, Side, TreeView, UserView};
+use uvfs_tests::ops::{Bits, FileOp, SLOTS, TargetPath, TestStep, Who};
+use uvfs_tests::results_agree::{Outcome, SET_IDS, Side, TreeView, UserView};
 
 const WATCH: Watch = Watch { each_step: true, ticks: false, tree_every: 100, trace: false };
 
@@ -111,4 +113,70 @@ fn host_directories_agree() {
     };
     let found = run(a, b, 1, Mix { xattrs: false, ..Mix::ALL });
     assert!(found.is_none(), "{found:?}");
+}
+
+/// A file system that lends its files to the kernel: set-id bits that a file gets while it is open go with any write.
+struct Lending {
+    model: Model,
+    gained: BTreeSet<u64>,
+}
+
+impl Lending {
+    fn ino(&mut self, target: &TargetPath) -> Option<u64> {
+        self.model.look(target).filter(|view| !view.is_dir()).map(|view| view.ino)
+    }
+
+    fn lose_set_ids(&mut self, slot: usize) {
+        let target = TargetPath::Slot(slot);
+        let Some(view) = self.model.look(&target) else { return };
+        if self.gained.contains(&view.ino) && view.mode & SET_IDS != 0 {
+            let op = FileOp::Chmod { target, mode: Bits(view.mode & 0o7777 & !SET_IDS) };
+            self.model.apply(&TestStep { who: Who::Root, op });
+        }
+    }
+}
+
+impl Side for Lending {
+    fn apply(&mut self, step: &TestStep) -> Outcome {
+        if let FileOp::Chmod { target, mode } = &step.op
+            && mode.0 & SET_IDS != 0
+        {
+            let open: Vec<_> = (0..SLOTS).filter_map(|slot| self.ino(&TargetPath::Slot(slot))).collect();
+            let target = self.ino(target);
+            self.gained.extend(target.filter(|ino| open.contains(ino)));
+        }
+        let outcome = self.model.apply(step);
+        if let (FileOp::Write { slot, .. } | FileOp::Pwrite { slot, .. }, Outcome::Number(1..)) =
+            (&step.op, &outcome)
+        {
+            self.lose_set_ids(*slot);
+        }
+        outcome
+    }
+
+    fn look(&mut self, target: &TargetPath) -> Option<UserView> {
+        self.model.look(target)
+    }
+
+    fn tree(&mut self) -> Result<TreeView, Errno> {
+        self.model.tree()
+    }
+
+    fn drop_slot(&mut self, slot: usize) {
+        self.model.drop_slot(slot);
+    }
+}
+
+#[test]
+fn files_that_were_open_get_no_set_id_bits_where_files_are_lent() {
+    let lending = || Box::new(Lending { model: model(), gained: BTreeSet::new() });
+    let (mut strict, mut lent) = (0, 0);
+    for seed in 0..16 {
+        let steps = generate(seed, 500, Mix::ALL);
+        let mut pair = Pair::new(lending(), Box::new(model()));
+        strict += usize::from(pair.run(&steps, WATCH).unwrap().is_some());
+        let mut pair = Pair { lent: Some(LentFiles::default()), ..Pair::new(lending(), Box::new(model())) };
+        lent += usize::from(pair.run(&steps, WATCH).unwrap().is_some());
+    }
+    assert!(strict > 0 && lent == 0, "{strict} seeds differ, with the option {lent}");
 }

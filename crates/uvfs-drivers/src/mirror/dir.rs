@@ -14,13 +14,17 @@
 //! The lock protects the list of streams. It is held neither across a system call nor while entries are handed out.
 
 use std::collections::VecDeque;
+use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use rustix::fs::{FileType, Mode, OFlags, RawDir, SeekFrom, fdatasync, fsync, openat, seek};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, StatxAttributes, StatxFlags, fdatasync, fsync, openat,
+    seek, statx,
+};
 use uvfs::Inode;
 use uvfs::types::{DirEntry, Errno, Result, mode};
 
@@ -181,15 +185,23 @@ impl Mirror {
         }
     }
 
-    /// Whether a directory is empty. Keeps no stream: the caller does not read on.
+    /// Whether a directory is empty. Keeps no stream: the caller does not read on. If it is not, the caller refuses to
+    /// remove it, and does not ask the host. So this has the error that comes before ENOTEMPTY there.
+    ///
+    /// # Errors
+    /// EPERM for one with entries that is guarded, or is in a guarded directory.
     pub(super) fn has_no_entry(&self, dir: &Inode<'_>) -> Result<bool> {
         let node = self.node(dir)?;
         if node.covered() {
             return Ok(true);
         }
-        let source = open_dir(&self.reach(&node)?)?;
+        let at = self.reach(&node)?;
+        let source = open_dir(&at)?;
         let mut empty = true;
         while !source.read(&mut |name, _, _, _| empty &= matches!(name, b"." | b".."))? && empty {}
+        if !empty && (is_guarded(&at, c"")? || is_guarded(&at, c"..")?) {
+            return Err(Errno::PERM);
+        }
         Ok(empty)
     }
 
@@ -237,6 +249,12 @@ impl Mirror {
         let fd = open_dir(&at)?;
         if datasync { fdatasync(&fd) } else { fsync(&fd) }
     }
+}
+
+/// Whether the directory at `path` is immutable or append-only.
+fn is_guarded(at: &At<'_>, path: &CStr) -> Result<bool> {
+    let seen = statx(at, path, AtFlags::EMPTY_PATH, StatxFlags::empty())?;
+    Ok(seen.stx_attributes.intersects(StatxAttributes::IMMUTABLE | StatxAttributes::APPEND))
 }
 
 fn open_dir(at: &At<'_>) -> Result<OwnedFd> {

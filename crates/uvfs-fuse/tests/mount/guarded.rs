@@ -117,6 +117,10 @@ const CALLS: &[(&str, Call)] = &[
     ("rmdir of one that is full in it", |p| rustix::fs::rmdir(p.join("dir/full"))),
     ("rmdir", |p| rustix::fs::rmdir(p.join("dir"))),
     ("rmdir of an empty one", |p| rustix::fs::rmdir(p.join("empty"))),
+    ("rename over one that is full", |p| rename(p.join("free"), p.join("dir"), RenameFlags::empty())),
+    ("rename over one that is full in it", |p| {
+        rename(p.join("free"), p.join("dir/full"), RenameFlags::empty())
+    }),
     ("rename of it", |p| rename(p.join("dir"), p.join("new"), RenameFlags::empty())),
     ("rename over it", |p| rename(p.join("free"), p.join("empty"), RenameFlags::empty())),
     ("rename into it", |p| rename(p.join("other"), p.join("dir/new"), RenameFlags::empty())),
@@ -190,26 +194,42 @@ fn plant(path: &Path) {
     let _ = rustix::fs::setxattr(path.join("file"), "user.old", b"x", XattrFlags::empty());
 }
 
+/// Looks at all that is below a directory, so that the mount's caches hold it.
+fn look_at_all(dir: &Path) {
+    for entry in fs::read_dir(dir).expect("readdir") {
+        let path = entry.expect("an entry").path();
+        if fs::symlink_metadata(&path).expect("stat").is_dir() {
+            look_at_all(&path);
+        }
+    }
+}
+
 fn mirror_guards_files_as_the_host_does() {
     let (mnt, src) = mirror(false);
     let mut different = Vec::new();
-    for (flag, word) in [(IFlags::IMMUTABLE, "immutable"), (IFlags::APPEND, "append-only")] {
+    let flags = [(IFlags::IMMUTABLE, "immutable"), (IFlags::APPEND, "append-only")];
+    for (flag, word, looked) in
+        flags.iter().flat_map(|&(flag, word)| [(flag, word, "new"), (flag, word, "known")])
+    {
         for (nth, (name, call)) in CALLS.iter().enumerate() {
-            let tree = |side: &str| format!("{side} {word} {nth}");
+            let tree = |side: &str| format!("{side} {word} {looked} {nth}");
             let outcome = |root: &Path, side: &str| {
                 let below = src.path().join(tree(side));
                 plant(&below);
                 let flagged = ["file", "dir", "empty"].map(|name| Flagged::new(&below.join(name), flag));
+                if looked == "known" {
+                    look_at_all(&root.join(tree(side)));
+                }
                 flagged.iter().all(Option::is_some).then(|| call(&root.join(tree(side))))
             };
             let Some(theirs) = outcome(src.path(), "host") else { return };
             let ours = outcome(&mnt, "mount").expect("flags");
             if ours != theirs {
-                different.push(format!("{word}: {name}: {ours:?}, on the host {theirs:?}"));
+                different.push(format!("{word}, {looked}: {name}: {ours:?}, on the host {theirs:?}"));
             }
             let text = |side: &str| fs::read(src.path().join(tree(side)).join("file")).ok();
             if text("mount") != text("host") {
-                different.push(format!("{word}: {name}: the contents"));
+                different.push(format!("{word}, {looked}: {name}: the contents"));
             }
         }
     }

@@ -233,6 +233,10 @@ fn lent_files_lose_set_id_bits() {
     fs::set_permissions(it.mnt.path("tool"), Permissions::from_mode(0o6777)).expect("chmod");
     sh_as(USER, &it.mnt, "printf x | dd of=tool conv=notrunc status=none").expect("write");
     assert_eq!(mode("tool"), 0o777);
+    // The one bit that gives no rights: root, in whose name it was lent, is in the file's group.
+    fs::set_permissions(it.mnt.path("tool"), Permissions::from_mode(0o6767)).expect("chmod");
+    sh_as(USER, &it.mnt, "printf x | dd of=tool conv=notrunc status=none").expect("write");
+    assert_eq!(mode("tool"), 0o2767);
     drop(held);
     // Bits that it already has: it is not lent, and root keeps them.
     fs::set_permissions(it.mnt.path("tool"), Permissions::from_mode(0o6777)).expect("chmod");

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 
 use super::hunt::{Hunt, HuntArgs};
 use super::object_store::{self, Reduced};
-use super::{Mismatch, Pair, Watch, seeds};
+use super::{LentFiles, Mismatch, Pair, Watch, seeds};
 use crate::generate::Mix;
 use crate::harness::Verdicts;
 use crate::host::HostSide;
@@ -43,6 +43,9 @@ pub struct LockstepArgs {
     /// Only what a mount of an object store promises. Prints how often it refused something, as its README says.
     #[arg(long)]
     object_store: bool,
+    /// A lends its files to the kernel (FUSE passthrough): no set-id bits are given to files that were open.
+    #[arg(long)]
+    lent: bool,
 }
 
 /// Runs the suite.
@@ -72,7 +75,8 @@ pub fn run(args: &LockstepArgs, verdicts: &mut Verdicts) -> Result<()> {
     };
     let (reduce, option): (fn(_) -> _, _) =
         if args.object_store { (object_store::reduce, " --object-store") } else { (|steps| steps, "") };
-    let again = format!("lockstep --a {} --b {}{option}", args.a, args.b);
+    let lent = if args.lent { " --lent" } else { "" };
+    let again = format!("lockstep --a {} --b {}{option}{lent}", args.a, args.b);
     let mut hunt = Hunt { name: "lockstep", again, ops: args.ops, plan: &plan, reduce, run: &mut pair };
     hunt.run(&args.hunt, args.seeds, verdicts)?;
     refused.iter().for_each(|(name, times)| println!("refused: {name}: {times} times"));
@@ -91,7 +95,7 @@ fn compare(
         let pair = Pair::new(Box::new(Reduced::new(a)), Box::new(Reduced::new(b)));
         Pair { refusal: object_store::refusal, ..pair }
     } else {
-        Pair::new(a, b)
+        Pair { lent: args.lent.then(LentFiles::default), ..Pair::new(a, b) }
     };
     let result = pair.run(steps, watch);
     for (name, times) in std::mem::take(&mut pair.refused) {

@@ -5,6 +5,7 @@
 
 pub mod command;
 pub mod hunt;
+mod lent;
 pub mod object_store;
 mod shrink;
 
@@ -18,6 +19,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use crate::ops::{FileOp, TargetPath, TestStep};
 use crate::results_agree::{Outcome, Side, UserView, trees_differ};
 
+pub use lent::LentFiles;
 pub use shrink::{same_kind, shrink};
 
 /// Where and how two targets differ.
@@ -54,12 +56,14 @@ pub struct Pair<'a> {
     pub refusal: fn(&FileOp, &Outcome) -> Option<&'static str>,
     /// Refusals so far, by name.
     pub refused: BTreeMap<&'static str, u64>,
+    /// The files of the second side, if the first lends its files to the kernel.
+    pub lent: Option<LentFiles>,
 }
 
 impl<'a> Pair<'a> {
     /// Two targets of which neither refuses anything.
     pub fn new(a: Box<dyn Side + 'a>, b: Box<dyn Side + 'a>) -> Self {
-        Self { a, b, refusal: |_, _| None, refused: BTreeMap::new() }
+        Self { a, b, refusal: |_, _| None, refused: BTreeMap::new(), lent: None }
     }
 }
 
@@ -90,6 +94,8 @@ impl Pair<'_> {
     }
 
     fn step(&mut self, at: usize, step: &TestStep, watch: Watch) -> Option<String> {
+        let instead = self.lent.as_ref().and_then(|lent| lent.instead(step, &mut *self.b));
+        let step = instead.as_ref().unwrap_or(step);
         let touched = if watch.each_step { step.op.touched() } else { Vec::new() };
         let before = (times(&mut *self.a, &touched), times(&mut *self.b, &touched));
         if watch.ticks && watch.each_step {
@@ -116,6 +122,9 @@ impl Pair<'_> {
             return Some(format!("{:?} {:?}: {what}", step.who, step.op));
         }
         self.settle_slots(step, &a, &b);
+        if let Some(lent) = &mut self.lent {
+            lent.note(step, &mut *self.b);
+        }
         for target in &touched {
             let what = match (self.a.look(target), self.b.look(target)) {
                 (Some(x), Some(mut y)) => {
