@@ -39,6 +39,12 @@ pub use tree::{
 };
 pub use watchman::{WATCHMAN_VERSION, WatchmanServer, watchman_command, watchman_socket};
 
+/// The size of a test: the second one if the environment has `UVFS_FULL`, as in `ci/test.sh --full`.
+#[cfg(test)]
+fn usual_or_full(usual: usize, full: usize) -> usize {
+    if std::env::var_os("UVFS_FULL").is_some() { full } else { usual }
+}
+
 /// The README's example, compiled.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -65,6 +65,7 @@ fn outcome(clause: &Clause, file: &impl Glimpse) -> Outcome {
         Clause::Name(glob) => glob.matches(file.name()).into(),
         Clause::ExactName(name) => (file.name() == name).into(),
         Clause::Kinds(kinds) => (kinds & file.kind().bit() != 0).into(),
+        // That a path was too long to be tried matters only where an action may follow.
         Clause::Path(_) | Clause::Regex(_) => Truth::Unknown,
         // Reading may fail, and the sink hears of it.
         Clause::Target(_) => return (Truth::Unknown, file.kind() == FileKind::Symlink),

@@ -8,9 +8,9 @@ use super::numbers::{Comparison, SizeTest};
 use super::owners::OwnerNames;
 use super::parse::FindAction;
 use super::perm::PermTest;
+use super::regexes::PathRegex;
 use super::times::{AgeTest, TimeField};
 use super::{FileAttributes, FileKind, FoundFile, Timestamp};
-use regex::bytes::Regex;
 use std::io;
 
 /// Takes what a search finds.
@@ -54,7 +54,7 @@ pub(super) enum Clause {
     /// A `-name` without pattern characters.
     ExactName(Vec<u8>),
     Path(Glob),
-    Regex(Regex),
+    Regex(PathRegex),
     Target(Glob),
     /// A set of [`FileKind`]s.
     Kinds(u8),
@@ -191,7 +191,7 @@ impl Evaluation<'_> {
             Clause::Name(glob) => glob.matches(file.name()),
             Clause::ExactName(name) => file.name() == name,
             Clause::Path(glob) => glob.matches(file.path()),
-            Clause::Regex(regex) => regex.is_match(file.path()),
+            Clause::Regex(regex) => self.matches(regex, file),
             Clause::Kinds(kinds) => kinds & file.kind().bit() != 0,
             Clause::Target(glob) => self.target(glob, file),
             Clause::Empty => self.empty(file),
@@ -206,6 +206,14 @@ impl Evaluation<'_> {
             AttributeTest::NoGroup => self.owners.group(numbers.gid).is_none(),
             test => test.holds(numbers, file.kind()),
         }
+    }
+
+    fn matches<F: FoundFile>(&mut self, regex: &PathRegex, file: &F) -> bool {
+        regex.is_match(file.path()).unwrap_or_else(|| {
+            let error = io::Error::other("its path is too long for so large a regular expression");
+            self.sink.unreadable(file.path(), &error);
+            false
+        })
     }
 
     fn target<F: FoundFile>(&mut self, glob: &Glob, file: &F) -> bool {

@@ -44,7 +44,7 @@ pub(super) struct Settings<'c> {
     /// The moment from which ages in days count.
     day_origin: Timestamp,
     syntax: Syntax,
-    regex_memory: RegexMemory,
+    regex_memory: RegexMemory<'c>,
     /// Directives of all formats of `-printf`.
     directives: usize,
 }
@@ -105,7 +105,7 @@ impl<'c> Settings<'c> {
             context,
             day_origin: Timestamp { sec: now.sec.saturating_sub(DAY), ..now },
             syntax: Syntax::EMACS,
-            regex_memory: RegexMemory::default(),
+            regex_memory: RegexMemory::new(context.regex_memory),
             directives: 0,
         }
     }

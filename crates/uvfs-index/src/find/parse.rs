@@ -43,6 +43,8 @@ pub struct FindContext<'a> {
     pub zone: TimeZone,
     /// Reads the attributes of a file that an operand names (`-newer`, `-samefile`); symbolic links are not followed.
     pub lstat: &'a dyn Fn(&[u8]) -> io::Result<FileAttributes>,
+    /// Whether regular expressions may take so many bytes of memory more.
+    pub regex_memory: &'a dyn Fn(usize) -> bool,
 }
 
 impl FindContext<'_> {
@@ -57,6 +59,7 @@ impl FindContext<'_> {
                 let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
                 Ok(FileAttributes::from(&path.symlink_metadata()?))
             },
+            regex_memory: &|_| true,
         }
     }
 }

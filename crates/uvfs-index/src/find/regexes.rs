@@ -20,14 +20,51 @@ const REPETITIONS: usize = 100;
 const COMPILED: [usize; 3] = [64 << 10, 1 << 20, 10 << 20];
 /// Memory that an expression may take while it matches.
 const MATCHING: usize = 1 << 20;
+/// Memory of the expressions of a command line.
+const ALL: usize = 256 << 20;
+/// A match cannot be interrupted, and each byte of the text takes time in proportion to the compiled expression at worst. This
+/// product is the bound: 8,192 bytes for the largest expressions, twice the longest path that a system call takes, and 1.3 MB
+/// for most.
+const MOST_WORK: usize = 8192 * COMPILED[2];
 
-/// The memory that the regular expressions of one command line may still take, about.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RegexMemory(usize);
+/// A compiled expression.
+#[derive(Debug)]
+pub(super) struct PathRegex {
+    regex: Regex,
+    /// The longest text that it is tried with.
+    longest: usize,
+}
 
-impl Default for RegexMemory {
-    fn default() -> Self {
-        Self(256 << 20)
+impl PathRegex {
+    /// Whether a path matches; nothing if that may take too long.
+    pub(super) fn is_match(&self, path: &[u8]) -> Option<bool> {
+        (path.len() <= self.longest).then(|| self.regex.is_match(path))
+    }
+}
+
+/// The memory of the regular expressions of one command line, about.
+pub(super) struct RegexMemory<'a> {
+    taken: usize,
+    /// Whether so much more may be taken of what all command lines share.
+    may_take: &'a dyn Fn(usize) -> bool,
+}
+
+impl<'a> RegexMemory<'a> {
+    pub(super) fn new(may_take: &'a dyn Fn(usize) -> bool) -> Self {
+        Self { taken: 0, may_take }
+    }
+
+    fn take(&mut self, more: usize) -> Result<(), String> {
+        if self.taken + more > ALL {
+            return Err("the regular expressions of this command line take too much memory together".into());
+        }
+        if !(self.may_take)(more) {
+            return Err("the regular expressions of all questions take too much memory together: ask again \
+                        when others have their answers"
+                .into());
+        }
+        self.taken += more;
+        Ok(())
     }
 }
 
@@ -106,22 +143,20 @@ pub(super) fn compile(
     pattern: &[u8],
     syntax: Syntax,
     fold: bool,
-    left: &mut RegexMemory,
-) -> Result<Regex, String> {
+    memory: &mut RegexMemory<'_>,
+) -> Result<PathRegex, String> {
     let mut translation =
         Translation { text: pattern, at: 0, syntax, fold, caret: true, depth: 0, plain_brace: None };
     let inner = translation.alternatives()?;
     let mut builder = RegexBuilder::new(&format!(r"\A(?:{inner})\z"));
     builder.unicode(false).dot_matches_new_line(true).nest_limit(1000).dfa_size_limit(MATCHING);
+    let mut taken = 0;
     for limit in COMPILED {
-        let Some(rest) = left.0.checked_sub(limit + MATCHING) else {
-            return Err(
-                "the regular expressions of this command line take too much memory together".to_owned()
-            );
-        };
+        // Before it is compiled.
+        memory.take(limit + MATCHING - taken)?;
+        taken = limit + MATCHING;
         if let Ok(regex) = builder.size_limit(limit).build() {
-            left.0 = rest;
-            return Ok(regex);
+            return Ok(PathRegex { regex, longest: MOST_WORK / limit });
         }
     }
     Err("it is too large".to_owned())

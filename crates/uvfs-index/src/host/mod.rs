@@ -6,16 +6,17 @@
 //! while the index is there, as for any program that works in it.
 //!
 //! Without capabilities there is no such mount, and no opening by handle: see [`reach`]. Then what users see is
-//! looked at. A name that something is mounted on counts as one of another file system. Each directory is marked after
+//! looked at. A name that something is mounted on counts as one of another file system. Only its attributes are asked of that
+//! one, within a bound: see [`elsewhere`]. Each directory is marked after
 //! it is opened and before it is listed, so that each change of a name in it is either listed or has an event.
 //!
 //! Looking changes nothing, access times neither. Any thread may look.
 
 mod covers;
+mod elsewhere;
 mod reach;
 mod sys;
 
-use std::ffi::CString;
 use std::hash::BuildHasher;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, RawDir, Statx, StatxAttributes, StatxFlags, fstatvfs, openat, statx,
+    AtFlags, CWD, Mode, OFlags, RawDir, ResolveFlags, Statx, StatxFlags, fstatvfs, openat, openat2, statx,
 };
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
@@ -31,6 +32,7 @@ use uvfs_drivers::watch::DirectoryMarks;
 
 use self::covers::Covers;
 pub(crate) use self::covers::{Cover, Covered};
+use self::elsewhere::Elsewhere;
 pub(crate) use self::reach::Way;
 use crate::scan::is_shortage;
 use crate::snapshot::RootIdentity;
@@ -49,6 +51,10 @@ pub(crate) struct HostTree {
     /// Without capabilities: the marks of the directories.
     marks: Option<DirectoryMarks>,
     hash: RandomState,
+    /// For looks at its path.
+    on_path: Elsewhere,
+    /// For looks at mounts inside it.
+    on_mounts: Elsewhere,
 }
 
 /// Why a tree cannot be opened.
@@ -163,7 +169,8 @@ impl HostTree {
             sys::handle(root.as_fd()).map_err(|errno| format!("its file system has no handles: {errno}"))?;
         let covers = Covers::new().map_err(|errno| format!("the table of mounts cannot be read: {errno}"))?;
         let (path, hash) = (path.to_owned(), RandomState::default());
-        Ok(Self { path, seen, root, facts, handle, covers, marks: None, hash })
+        let (on_path, on_mounts) = Default::default();
+        Ok(Self { path, seen, root, facts, handle, covers, marks: None, hash, on_path, on_mounts })
     }
 
     /// Directories are opened by path from now on, and marked before they are listed.
@@ -224,9 +231,12 @@ impl HostTree {
         Ok(RootIdentity::new(self.handle.as_bytes(), self.facts.ino, self.facts.dev, system))
     }
 
-    /// Whether the path still leads to the root: it may have been renamed, unmounted or mounted over.
+    /// Whether the path still leads to the root: it may have been renamed, unmounted or mounted over. A file system on the path
+    /// that does not answer proves nothing.
     pub(crate) fn is_there(&self) -> bool {
-        let now = statx(CWD, &self.path, AtFlags::NO_AUTOMOUNT, StatxFlags::BASIC_STATS);
+        let path = self.path.clone();
+        let now = self.on_path.ask(move || statx(CWD, &path, AtFlags::NO_AUTOMOUNT, StatxFlags::BASIC_STATS));
+        let Some(now) = now else { return true };
         leads_to(&self.facts, now.map(|now| facts(&now)), self.root_facts())
     }
 
@@ -244,35 +254,62 @@ impl HostTree {
     /// The present state of a name. ENOENT is `None`.
     ///
     /// # Errors
-    /// EAGAIN if the name changed at that moment: an event of that comes. Others as of statx(2).
+    /// EAGAIN if the name changed at that moment: an event of that comes. By path, ETIMEDOUT if a mount there does not answer.
+    /// Others as of statx(2).
     pub(crate) fn look(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<Option<FoundName>, Errno> {
-        let facts = match self.facts_in_tree(dir, name) {
-            Err(Errno::NOENT) => return Ok(None),
-            facts => facts?,
-        };
-        let mut found = FoundName { facts, handle: None, object: None };
-        if facts.dev != self.facts.dev {
-            return Ok(Some(found));
+        if self.is_by_path() {
+            return self.look_by_path(dir, name);
         }
-        if !facts.is_dir() {
-            if self.is_by_path() {
-                let name = CString::new(name).map_err(|_| Errno::INVAL)?;
-                let handle = handle_if_any(sys::handle_at(dir, &name))?;
-                found.object = handle.map(|handle| self.object(&handle));
-            }
-            return Ok(Some(found));
+        // Through the mount of our own, on which nothing is mounted.
+        let seen = match statx(dir, name, LOOK, LOOK_FOR) {
+            Err(Errno::NOENT) => return Ok(None),
+            seen => facts(&seen?),
+        };
+        if seen.dev != self.facts.dev || !seen.is_dir() {
+            return Ok(Some(FoundName { facts: seen, handle: None, object: None }));
         }
         // Attributes and handle of one directory, whatever the name leads to meanwhile.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = match openat(dir, name, flags, Mode::empty()) {
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Err(Errno::AGAIN),
-            fd => fd?,
-        };
-        found.facts = self.seen_from(&statx(&fd, c"", AtFlags::EMPTY_PATH, LOOK_FOR)?);
-        if found.facts.dev == self.facts.dev {
-            found.handle = Some(sys::handle(fd.as_fd())?);
+        match openat(dir, name, flags, Mode::empty()) {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Err(Errno::AGAIN),
+            fd => self.found(fd?.as_fd()).map(Some),
         }
-        Ok(Some(found))
+    }
+
+    /// The same through what users see.
+    fn look_by_path(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<Option<FoundName>, Errno> {
+        match open_here(dir, name) {
+            Err(Errno::NOENT) => Ok(None),
+            Err(Errno::XDEV) => self.look_at_mounted(dir, name),
+            fd => self.found(fd?.as_fd()).map(Some),
+        }
+    }
+
+    /// What an open file is.
+    fn found(&self, fd: BorrowedFd<'_>) -> Result<FoundName, Errno> {
+        let mut found = FoundName { facts: facts_of(fd)?, handle: None, object: None };
+        if found.facts.dev != self.facts.dev {
+            return Ok(found);
+        }
+        if found.facts.is_dir() {
+            found.handle = Some(sys::handle(fd)?);
+        } else if self.is_by_path() {
+            found.object = handle_if_any(sys::handle(fd))?.map(|handle| self.object(&handle));
+        }
+        Ok(found)
+    }
+
+    /// A name that something is mounted on: as users see it, and of another file system even if that is a part of this one.
+    fn look_at_mounted(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<Option<FoundName>, Errno> {
+        let opened = dir.try_clone_to_owned();
+        let opened = opened.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))?;
+        let name = name.to_vec();
+        let seen = self.on_mounts.ask(move || statx(opened, name, LOOK, LOOK_FOR));
+        let mut facts = facts(&seen.unwrap_or(Err(Errno::TIMEDOUT))?);
+        if facts.dev == self.facts.dev {
+            facts.dev = !facts.dev;
+        }
+        Ok(Some(FoundName { facts, handle: None, object: None }))
     }
 
     /// Whether a name leads to another file system.
@@ -280,19 +317,14 @@ impl HostTree {
         found.facts.dev != self.facts.dev
     }
 
-    /// The attributes of a name.
-    fn facts_in_tree(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<FileFacts, Errno> {
-        Ok(self.seen_from(&statx(dir, name, LOOK, LOOK_FOR)?))
-    }
-
-    /// By path, the root of a mount is seen, perhaps of this file system: it is not what the name leads to.
-    fn seen_from(&self, found: &Statx) -> FileFacts {
-        let mut facts = facts(found);
-        let mounted = found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
-        if self.is_by_path() && mounted && facts.dev == self.facts.dev {
-            facts.dev = !facts.dev;
-        }
-        facts
+    /// The device number of a name, and the number of the device that it is. Asks no file system but the tree's.
+    ///
+    /// # Errors
+    /// EXDEV if something is mounted there. Others as of openat2(2).
+    pub(crate) fn devices(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<(u64, u64), Errno> {
+        let seen = statx(open_here(dir, name)?, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
+        let own = rustix::fs::makedev(seen.stx_dev_major, seen.stx_dev_minor);
+        Ok((own, rustix::fs::makedev(seen.stx_rdev_major, seen.stx_rdev_minor)))
     }
 
     /// Marks an open directory, if each has a mark of its own. Must be called before it is listed.
@@ -323,7 +355,16 @@ impl HostTree {
     }
 }
 
-/// The handle of a name that was seen a moment ago; nothing if the file has none. Then changes through a former name are not
+/// Opens a name for looks only, of this file system. A mount there is not asked, and this look makes none.
+///
+/// # Errors
+/// EXDEV if something is mounted there.
+fn open_here(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat2(dir, name, flags, Mode::empty(), ResolveFlags::NO_XDEV)
+}
+
+/// The handle of a file that was seen a moment ago; nothing if the file has none. Then changes through a former name are not
 /// noticed.
 ///
 /// # Errors

@@ -76,7 +76,11 @@ impl IndexServer {
             files.get(path).copied().ok_or_else(unknown)
         };
         let zone = zone_of(request)?;
-        let context = FindContext { zone, lstat: &lstat, ..FindContext::of_this_process() };
+        // Dropped after the expression.
+        let share = self.regex_share(stream);
+        let regex_memory = |more| share.take(more);
+        let here = FindContext::of_this_process();
+        let context = FindContext { zone, lstat: &lstat, regex_memory: &regex_memory, ..here };
         let expression = Expression::parse_in(&args, &context).map_err(|error| error.to_string())?;
         if let Some(word) = expression.needs_atime() {
             return Err(format!("{word} needs the time of the last read, which an index does not know"));
@@ -208,4 +212,32 @@ pub(super) fn send(stream: &UnixStream, mut file: AnswerFile<'_>, bytes: u64) ->
         answer.consume(len);
     }
     if sent == bytes { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::regex_memory::ALL;
+    use super::*;
+    use crate::tree::TreeLimits;
+
+    #[test]
+    fn a_regular_expression_without_memory_is_refused() {
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
+        let server = match IndexServer::start(&[dir.path().to_owned()], TreeLimits::default(), None, || {}) {
+            Ok(server) => server,
+            Err(why) => return eprintln!("skipped: {why}"),
+        };
+        let (stream, _client) = UnixStream::pair().expect("sockets");
+        let path = serde_json::to_string(dir.path()).expect("JSON");
+        let text = format!(r#"{{"args":[{path},"-regex",".*"],"starts":[{path}],"zone":"UTC"}}"#);
+        let request: FindRequest = serde_json::from_str(&text).expect("a request");
+        let found = || server.find(&stream, &request).map(|found| found.map(|(answer, _)| answer.bytes));
+        let bytes = dir.path().as_os_str().len() as u64 + 1;
+        assert_eq!(found(), Ok(Some(bytes)));
+        let others = server.regex_share(&stream);
+        assert!(others.take(ALL - 1000), "the first question gave its memory back");
+        assert!(found().is_err_and(|why| why.contains("of all questions take too much memory")));
+        drop(others);
+        assert_eq!(found(), Ok(Some(bytes)));
+    }
 }

@@ -6,7 +6,7 @@
 //!
 //! A tree whose path leads elsewhere by now (renamed, unmounted, mounted over) is begun anew when it is asked about;
 //! if that fails, the answer is an error, never an empty list. The list of trees does not change; each tree's lock
-//! is held while it is begun anew, and not while it is asked.
+//! is held while it is begun anew, and not while it is asked, nor while its path is looked at.
 //!
 //! If a directory for snapshots is given, each tree has one there, unless it cannot be kept. A tree that is begun anew
 //! uses the same snapshot.
@@ -16,6 +16,7 @@ mod changed;
 mod connections;
 mod find;
 mod patience;
+mod regex_memory;
 mod turns;
 
 use std::fs::File;
@@ -38,6 +39,8 @@ pub(crate) use self::answer_file::{AnswerFile, KeptAnswers};
 use self::connections::request;
 pub(crate) use self::connections::{Connections, accept, is_of_master};
 pub(crate) use self::patience::Patience;
+use self::regex_memory::RegexMemory;
+pub(crate) use self::regex_memory::RegexShare;
 pub(crate) use self::turns::Turn;
 use self::turns::Turns;
 use crate::protocol::{Failure, IndexRequest, ShownTree, TreeList, WirePath};
@@ -66,6 +69,7 @@ pub struct IndexServer {
     queries: [AtomicU64; KINDS.len()],
     /// Counts of the answers that are kept.
     kept: KeptAnswers,
+    regexes: Arc<RegexMemory>,
     stop: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -166,8 +170,8 @@ impl IndexServer {
             trees.push(ServedTree { path, snapshot, tree, turns });
         }
         let queries = Default::default();
-        let (connections, kept) = Default::default();
-        Ok(Self { trees, limits, connections, queries, kept, stop: Box::new(stop) })
+        let (connections, kept, regexes) = Default::default();
+        Ok(Self { trees, limits, connections, queries, kept, regexes, stop: Box::new(stop) })
     }
 
     /// The trees as they are now, in the order of the command line.
@@ -276,8 +280,13 @@ impl IndexServer {
             .min_by_key(|(_, below)| below.len())
             .filter(|(_, below)| !below.split(|byte| *byte == b'/').any(|name| matches!(name, b"." | b"..")))
             .ok_or_else(|| format!("{} is in no tree of this index", String::from_utf8_lossy(path)))?;
+        let known = Arc::clone(&served.tree.lock());
+        if known.is_there() {
+            return Ok((known, below));
+        }
         let mut tree = served.tree.lock();
-        if !tree.is_there() {
+        // Else another question has begun it anew since.
+        if Arc::ptr_eq(&known, &tree) {
             let begun = IndexedTree::start_with(&served.path, self.limits, served.snapshot.clone());
             *tree = Arc::new(begun.map_err(|why| {
                 format!(
@@ -292,6 +301,11 @@ impl IndexServer {
     /// Waits until an answer may be made from one of its trees; nothing if the client has gone.
     pub(crate) fn turn(&self, tree: &IndexedTree, stream: &UnixStream) -> Option<Turn<'_>> {
         self.trees.iter().find(|served| served.path == tree.path())?.turns.wait(stream)
+    }
+
+    /// The memory of a question's regular expressions.
+    pub(crate) fn regex_share(&self, stream: &UnixStream) -> RegexShare {
+        RegexShare::new(&self.regexes, stream)
     }
 
     /// Keeps an answer.

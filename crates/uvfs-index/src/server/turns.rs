@@ -43,7 +43,10 @@ impl Turns {
     /// Waits for a turn; nothing if the client has gone.
     pub(crate) fn wait(&self, stream: &UnixStream) -> Option<Turn<'_>> {
         // An unknown user shares the turns of all others.
-        let user = user_of(stream).unwrap_or(u32::MAX);
+        self.wait_as(user_of(stream).unwrap_or(u32::MAX), stream)
+    }
+
+    fn wait_as(&self, user: u32, stream: &UnixStream) -> Option<Turn<'_>> {
         let own = if is_master(user) { self.most } else { self.most - 1 };
         let mut taken = self.taken.lock();
         while taken.values().sum::<usize>() >= self.most || taken.get(&user).is_some_and(|has| *has >= own) {
@@ -81,11 +84,13 @@ mod tests {
     fn only_so_many_have_a_turn_and_all_get_one() {
         let (turns, now, had) = (Turns::of(2), AtomicUsize::new(0), AtomicUsize::new(0));
         thread::scope(|scope| {
-            for _ in 0..8 {
-                scope.spawn(|| {
+            // Root may have all, and each of the others all but one.
+            for user in [0, 1_000_001, 1_000_002, 1_000_003].repeat(2) {
+                let (turns, now, had) = (&turns, &now, &had);
+                scope.spawn(move || {
                     let (server, _client) = UnixStream::pair().expect("sockets");
                     for _ in 0..50 {
-                        let turn = turns.wait(&server).expect("a turn");
+                        let turn = turns.wait_as(user, &server).expect("a turn");
                         assert!(now.fetch_add(1, SeqCst) < 2);
                         thread::yield_now();
                         now.fetch_sub(1, SeqCst);

@@ -50,7 +50,7 @@ use super::{Content, Shared};
 use crate::host::{FoundName, facts_of};
 use crate::queue::Report;
 use crate::scan::passes;
-use crate::table::{FileFacts, HostHandle, NameTable, Note};
+use crate::table::{FileFacts, HostHandle, NameTable, Note, ROOT};
 
 /// Looks by path that fail before the way is looked at.
 const PATIENT: u32 = 100;
@@ -365,18 +365,20 @@ impl Shared {
 
     /// At a path that another file system covers, or no longer covers: users see other names below it.
     pub(super) fn look_at_mount(&self, path: &[u8], last: &mut LastDir) -> Result<(), Stop> {
-        let place = {
+        let places: Vec<(HostHandle, Vec<u8>)> = {
             let table = &mut self.content.write().table;
             // A directory on the path may have been renamed since. Then the last one that is there stands for all below.
             let at = table.nearest_name(path);
             table.is_replaced(at);
             let (dir, name) = table.place(at);
-            table.handle(dir).map(|dir| (dir.clone(), name.to_vec()))
+            let known = table.handle(dir).map(|dir| (dir.clone(), name.to_vec()));
+            // A name may be unknown because the mount did not answer.
+            known.into_iter().chain(first_unknown(table, path)).collect()
         };
-        match place.filter(|_| self.host.is_by_path()) {
-            Some((dir, name)) => self.look_at_name(&dir, &name, last),
-            None => Ok(()),
+        if self.host.is_by_path() {
+            places.iter().try_for_each(|(dir, name)| self.look_at_name(dir, name, last))?;
         }
+        Ok(())
     }
 
     /// At each name that leads to another file system. By path, a look may have shown a mount that no question has seen, or
@@ -438,6 +440,18 @@ impl Shared {
             Err(errno) => self.misses(dir, errno, Report::Object(dir.clone())),
         }
     }
+}
+
+/// The first name on a path that the table does not have, with its directory.
+fn first_unknown(table: &NameTable, path: &[u8]) -> Option<(HostHandle, Vec<u8>)> {
+    let mut dir = ROOT;
+    for name in path.split(|byte| *byte == b'/') {
+        match table.child(dir, name) {
+            Some(file) => dir = file,
+            None => return Some((table.handle(dir)?.clone(), name.to_vec())),
+        }
+    }
+    None
 }
 
 /// The sentence about the limit of marks.

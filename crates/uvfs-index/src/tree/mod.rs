@@ -216,6 +216,23 @@ fn cover_inside<'c>(covers: &'c Covered, below: &[u8]) -> Option<&'c Cover> {
     })
 }
 
+/// A sentence about mounts below a path.
+///
+/// # Errors
+/// A sentence if users do not see the index's names at the path, or may not.
+fn seen_at(covers: &Result<Arc<Covered>, String>, below: &[u8]) -> Result<Option<String>, String> {
+    let covers = covers.as_ref().map_err(String::clone)?;
+    let elsewhere = |cover: &Cover| format!("{}: {ELSEWHERE}", String::from_utf8_lossy(&cover.path));
+    match cover_above(covers, below, true) {
+        None => Ok(cover_inside(covers, below).map(elsewhere)),
+        Some(cover) => Err(elsewhere(cover)),
+    }
+}
+
+fn no_mounts(errno: Errno) -> String {
+    format!("the table of mounts cannot be read: {errno}")
+}
+
 struct Content {
     table: NameTable,
     instance: u64,
@@ -502,7 +519,6 @@ impl IndexedTree {
     fn settled(&self) -> (RwLockReadGuard<'_, Content>, Result<Arc<Covered>, String>) {
         let following =
             |content: &Content| (content.phase == IndexPhase::Following).then_some(content.instance);
-        let failed = |errno: Errno| format!("the table of mounts cannot be read: {errno}");
         let (mut looks, mut last) = (0, None);
         loop {
             let before = following(&self.shared.content.read());
@@ -519,7 +535,7 @@ impl IndexedTree {
             };
             let clock = Some(content.clock());
             match again {
-                Err(errno) => return (content, Err(failed(errno))),
+                Err(errno) => return (content, Err(no_mounts(errno))),
                 Ok((true, covers))
                     if last == clock
                         || covers.names.iter().all(|cover| content.table.may_have(&cover.path)) =>
@@ -557,6 +573,14 @@ impl IndexedTree {
     /// A sentence if something at or below a path could not be read.
     pub(crate) fn unread_below(&self, below: &[u8]) -> Option<String> {
         self.shared.content.read().unread_below(below)
+    }
+
+    /// A sentence if something is mounted below a path at this moment.
+    ///
+    /// # Errors
+    /// A sentence if users see other names at the path than the index has, or may see them.
+    pub(crate) fn mounted_below(&self, below: &[u8]) -> Result<Option<String>, String> {
+        seen_at(&self.shared.host.covers().map_err(no_mounts), below)
     }
 
     /// Calls `look` with the table, its moment, and the host. Changes wait meanwhile, so `look` must not.
@@ -598,13 +622,9 @@ impl IndexedTree {
             IndexPhase::Lost(why) => Some(why.clone()),
             _ => content.unread_below(below),
         };
-        let elsewhere = |cover: &Cover| format!("{}: {ELSEWHERE}", String::from_utf8_lossy(&cover.path));
-        let (seen, warning) = match &covers {
-            Ok(covers) => match cover_above(covers, below, true) {
-                None => (true, cover_inside(covers, below).map(elsewhere).or(warning)),
-                Some(cover) => (false, Some(elsewhere(cover))),
-            },
-            Err(why) => (false, Some(why.clone())),
+        let (seen, warning) = match seen_at(&covers, below) {
+            Ok(mounted) => (true, mounted.or(warning)),
+            Err(why) => (false, Some(why)),
         };
         let known = since.filter(|since| {
             seen && since.instance == content.instance

@@ -2,16 +2,16 @@
 //!
 //! A search runs under the table's lock, so all that it sees is of one moment, and changes wait. The table has no
 //! targets of symbolic links, no numbers of devices, and nothing of what is mounted below the tree. The first two are
-//! read from the host when an expression asks for them. A directory that something is mounted on, or that could not be
+//! read from the host when an expression asks for them; another file system is never asked, because it may not answer. A directory that something is mounted on, or that could not be
 //! read, is reported, unless the expression does not descend into it.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{AtFlags, FileType, Stat, readlinkat, statat};
+use rustix::fs::{FileType, readlinkat};
 use rustix::io::Errno;
 
 use super::unread::Unread;
@@ -32,8 +32,10 @@ pub(super) struct SearchedTree<'t> {
     host: &'t HostTree,
     table: &'t NameTable,
     unread: &'t Unread,
-    /// Directories that something is mounted on, each with the device number of that.
-    covered: HashMap<u32, u64>,
+    /// Files that something is mounted on, each with the device number of that.
+    devices: HashMap<u32, u64>,
+    /// The directories among them.
+    covered: HashSet<u32>,
     /// Paths of directories that something is mounted on, and that a search went into.
     mounted_on: RefCell<Vec<Vec<u8>>>,
 }
@@ -83,9 +85,10 @@ impl<'t> SearchedTree<'t> {
         unread: &'t Unread,
         covers: &[Cover],
     ) -> Self {
-        let covered = covers.iter().filter_map(|cover| Some((table.walk(&cover.path)?, cover.dev)));
-        let covered = covered.filter(|(file, _)| table.facts(*file).is_dir()).collect();
-        Self { host, table, unread, covered, mounted_on: RefCell::default() }
+        let devices = covers.iter().filter_map(|cover| Some((table.walk(&cover.path)?, cover.dev)));
+        let devices: HashMap<_, _> = devices.collect();
+        let covered = devices.keys().copied().filter(|file| table.facts(*file).is_dir()).collect();
+        Self { host, table, unread, devices, covered, mounted_on: RefCell::default() }
     }
 
     /// The name at a path below the root.
@@ -109,7 +112,7 @@ impl<'t> SearchedTree<'t> {
 
     /// The directories that something is mounted on.
     pub(super) fn covered(&self) -> impl Iterator<Item = u32> {
-        self.covered.keys().copied()
+        self.covered.iter().copied()
     }
 
     /// The directories that could not be read, or not each name in them.
@@ -126,7 +129,7 @@ impl<'t> SearchedTree<'t> {
     /// A search goes into a directory. Returns whether the names below it are those that users see; else, and for one of
     /// another file system, the directory is noted.
     pub(super) fn goes_into(&self, node: &IndexedNode<'_>) -> bool {
-        let covered = self.covered.contains_key(&node.file);
+        let covered = self.covered.contains(&node.file);
         if covered || self.facts(node).dev == 0 {
             self.mounted_on.borrow_mut().extend(self.table.path_in(node.dir, node.name));
         }
@@ -149,8 +152,18 @@ impl<'t> SearchedTree<'t> {
         look(self.host.open_handle(dir.ok_or(Errno::NOENT)?, &way)?.as_fd())
     }
 
-    fn stat(&self, node: &IndexedNode<'_>) -> Result<Stat, Errno> {
-        self.on_host(node, |dir| statat(dir, node.name, AtFlags::SYMLINK_NOFOLLOW))
+    /// The device number of a name, and the number of the device that it is.
+    fn devices(&self, node: &IndexedNode<'_>, facts: &FileFacts) -> (u64, u64) {
+        let is_device = matches!(kind_of(facts.mode), FileKind::CharDevice | FileKind::BlockDevice);
+        // The table has no device number of another file system.
+        let foreign = facts.dev == 0;
+        let mounted = self.devices.get(&node.file).filter(|_| foreign || facts.is_dir());
+        if let Some(dev) = mounted {
+            return (*dev, 0);
+        }
+        let seen =
+            (is_device || foreign).then(|| self.on_host(node, |dir| self.host.devices(dir, node.name)));
+        seen.and_then(Result::ok).unwrap_or((facts.dev, 0))
     }
 }
 
@@ -170,13 +183,8 @@ impl<'t> SearchTree for SearchedTree<'t> {
     }
 
     fn attributes(&self, node: &IndexedNode<'t>) -> FileAttributes {
-        let (facts, kind) = (self.facts(node), self.kind(node));
-        let device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
-        // The root of another mount has the device number of another file system, which the table does not have.
-        let (dev, rdev) = match (device || facts.dev == 0).then(|| self.stat(node)) {
-            Some(Ok(seen)) => (seen.st_dev, seen.st_rdev),
-            _ => (self.covered.get(&node.file).copied().unwrap_or(facts.dev), 0),
-        };
+        let facts = self.facts(node);
+        let (dev, rdev) = self.devices(node, &facts);
         let rdev = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
         FileAttributes { dev, rdev, ..attributes_of(&facts) }
     }
@@ -187,7 +195,7 @@ impl<'t> SearchTree for SearchedTree<'t> {
     }
 
     fn has_children(&self, node: &IndexedNode<'t>) -> io::Result<bool> {
-        if self.covered.contains_key(&node.file) || self.facts(node).dev == 0 {
+        if self.covered.contains(&node.file) || self.facts(node).dev == 0 {
             return Err(io::Error::other("something is mounted there"));
         }
         if let Some(errno) = self.table.handle(node.file).and_then(|dir| self.unread.why_not(dir)) {
@@ -205,7 +213,7 @@ impl<'t> SearchTree for SearchedTree<'t> {
     }
 
     fn unread(&self, node: &IndexedNode<'t>) -> Vec<(Vec<u8>, io::Error)> {
-        if self.unread.is_empty() || self.covered.contains_key(&node.file) {
+        if self.unread.is_empty() || self.covered.contains(&node.file) {
             return Vec::new();
         }
         let Some(dir) = self.table.handle(node.file) else { return Vec::new() };

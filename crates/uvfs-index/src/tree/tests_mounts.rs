@@ -55,7 +55,11 @@ fn found(tree: &IndexedTree) -> (Vec<String>, Vec<String>) {
 }
 
 fn try_to_find(tree: &IndexedTree) -> Option<(Vec<String>, Vec<String>)> {
-    let expression = Expression::parse::<&str>(&[]).expect("an expression");
+    try_to_print(tree, &[])
+}
+
+fn try_to_print(tree: &IndexedTree, words: &[&str]) -> Option<(Vec<String>, Vec<String>)> {
+    let expression = Expression::parse(words).expect("an expression");
     let mut printer = FindPrinter::new(Vec::new(), false, &FindContext::of_this_process());
     let start = FindStart { written: b".".to_vec(), below: Vec::new() };
     let outcome = tree.find(&expression, &start, &mut printer).ok()?;
@@ -188,4 +192,92 @@ fn a_mount_that_is_replaced_between_two_questions_is_a_change() {
         let Some(_elsewhere) = Mounted::at(at("one/elsewhere"), None) else { return };
         assert_eq!(listed(clock).1, [(b"one/elsewhere".to_vec(), true)], "{by_path}");
     }
+}
+
+/// A FUSE mount whose server never answers; dropping it ends that. Each look at it waits until then.
+struct Dead {
+    at: PathBuf,
+    _device: fs::File,
+}
+
+impl Dead {
+    fn at(path: PathBuf) -> Option<Self> {
+        use std::os::fd::AsRawFd;
+        let device = fs::File::options().read(true).write(true).open("/dev/fuse");
+        let device = device.inspect_err(|error| eprintln!("skipped: /dev/fuse: {error}")).ok()?;
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+        let options = std::ffi::CString::new(options).expect("no nul");
+        let mounted = mount("dead", &path, "fuse", MountFlags::empty(), options.as_c_str());
+        mounted.inspect_err(|errno| eprintln!("skipped: a mount: {errno}")).ok()?;
+        Some(Self { at: path, _device: device })
+    }
+}
+
+impl Drop for Dead {
+    fn drop(&mut self) {
+        let _ = unmount(&self.at, UnmountFlags::DETACH);
+    }
+}
+
+/// The outcome of a question while the mount is there. If there is none after a while, the mount ends, so that the question does.
+fn in_time<T: Send>(dead: Dead, question: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let (send, receive) = std::sync::mpsc::channel();
+        scope.spawn(move || drop(send.send(question())));
+        let outcome = receive.recv_timeout(Duration::from_secs(20));
+        drop(dead);
+        outcome.expect("an answer in time")
+    })
+}
+
+/// Nobody looks at what is mounted below a tree under its locks, or without a bound.
+#[test]
+fn a_mount_that_never_answers_holds_no_question_up() {
+    for (by_path, first) in [(false, false), (false, true), (true, false), (true, true)] {
+        let when = format!("by path: {by_path}, mounted first: {first}");
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
+        fs::create_dir_all(dir.path().join("m/below")).expect("mkdir");
+        let start = || {
+            let opened =
+                if by_path { OpenedTree::by_directory(dir.path()) } else { OpenedTree::whole(dir.path()) };
+            let opened = opened.map_err(|refused| refused.why);
+            opened.and_then(|opened| IndexedTree::of(opened, TreeLimits::default(), None))
+        };
+        let early = if first { None } else { Some(start()) };
+        if let Some(Err(why)) = &early {
+            return eprintln!("skipped: {why}");
+        }
+        early.iter().flatten().for_each(|tree| drop(of_index(tree)));
+        let Some(dead) = Dead::at(dir.path().join("m")) else { return };
+        let ask = || {
+            let tree = early.unwrap_or_else(start).expect("a tree");
+            assert_eq!(tree.wait_scanned(Duration::from_secs(15)), IndexPhase::Following, "{when}");
+            let printed = try_to_print(&tree, &["-printf", "%p %y %D %m\n"]);
+            let warning = tree.changed_since(None, b"").warning;
+            (tree, printed, warning)
+        };
+        let (tree, printed, warning) = in_time(dead, ask);
+        let (lines, mounted_on) = printed.expect("an answer");
+        let paths: Vec<_> = lines.iter().map(|line| line.split(' ').next().unwrap_or_default()).collect();
+        if by_path && first {
+            // Nothing is known of the name.
+            assert_eq!(paths, ["."], "{when}");
+        } else {
+            assert_eq!((paths, mounted_on), (vec![".", "./m"], vec!["m".to_owned()]), "{when}");
+        }
+        assert!(warning.is_some_and(|warning| warning.starts_with("m: ")), "{when}");
+        // Its end shows the names below.
+        assert_eq!(of_index(&tree), of_host(dir.path()), "{when}");
+    }
+}
+
+/// A question looks whether the path of its tree still leads there.
+#[test]
+fn a_mount_over_the_tree_that_never_answers_holds_no_question_up() {
+    let Some((dir, tree)) = followed(false) else { return };
+    fs::create_dir(dir.path().join("d")).expect("mkdir");
+    let Some(dead) = Dead::at(dir.path().to_owned()) else { return };
+    assert!(in_time(dead, || tree.is_there() && tree.is_there()));
+    assert!(tree.is_there());
+    assert_eq!(of_index(&tree), of_host(dir.path()));
 }

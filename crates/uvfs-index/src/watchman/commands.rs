@@ -124,18 +124,20 @@ impl<'a> Connection<'a> {
             "query" => {
                 let root = self.root(request)?;
                 let spec = request.get(2).ok_or("the query is missing")?;
-                let query = Query::read(spec, &|moment| self.moment(&root, moment)).map_err(parsing)?;
+                let query = Query::read(spec, &|moment| self.moment(&root, moment), self.regex_share())
+                    .map_err(parsing)?;
                 self.query(&root, &query)
             }
             "find" => {
                 let root = self.root(request)?;
-                let query = Query::of_patterns(&request[2..], None).map_err(parsing)?;
+                let query = Query::of_patterns(&request[2..], None, self.regex_share()).map_err(parsing)?;
                 self.query(&root, &query)
             }
             "since" => {
                 let root = self.root(request)?;
                 let since = request.get(2).ok_or("the clock is missing")?;
-                let query = Query::of_patterns(&request[3..], Some(since)).map_err(parsing)?;
+                let query =
+                    Query::of_patterns(&request[3..], Some(since), self.regex_share()).map_err(parsing)?;
                 self.query(&root, &query)
             }
             "subscribe" => self.subscribe(request),
@@ -268,7 +270,8 @@ impl<'a> Connection<'a> {
         let root = self.root(request)?;
         let name = kept_name(text(request, 2, "the name of a subscription")?)?;
         let spec = request.get(3).ok_or("the query is missing")?;
-        let query = Query::read(spec, &|moment| self.moment(&root, moment)).map_err(parsing)?;
+        let query =
+            Query::read(spec, &|moment| self.moment(&root, moment), self.regex_share()).map_err(parsing)?;
         let states = |key: &str| match spec.get(key) {
             None => Ok(Vec::new()),
             Some(states) => match states.texts() {

@@ -15,7 +15,7 @@ use super::roots::{Asker, Root};
 use super::run::Client;
 use super::subscriptions::{Inbox, StateEvent, Subscription};
 use super::wire::{Answer, Encoding, Unread};
-use crate::server::{Patience, Turn, is_of_master};
+use crate::server::{Patience, RegexShare, Turn, is_of_master};
 
 /// How long a client may take to read a part of an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -160,6 +160,11 @@ impl<'a> Connection<'a> {
     /// Waits until an answer may be made; nothing if the client has gone.
     pub(super) fn turn(&self, root: &Root) -> Option<Turn<'a>> {
         self.server.index.turn(&root.tree, self.stream)
+    }
+
+    /// For the regular expressions of a query.
+    pub(super) fn regex_share(&self) -> RegexShare {
+        self.server.index.regex_share(self.stream)
     }
 
     /// For the answer to a query.

@@ -7,6 +7,7 @@ use super::clocks::{Since, Written, written};
 use super::terms::{REGEX, Term, TermContext, suffixes_of};
 use super::value::Value;
 use super::wildmatch::{WildMatch, WildOptions};
+use crate::server::RegexShare;
 
 /// How long a query waits for the tree to be read, and for changes that ended before it, without a word about it.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -63,6 +64,8 @@ pub(super) struct Query {
     pub(super) omit_changed_files: bool,
     /// About the bytes of memory that it takes.
     pub(super) weight: usize,
+    /// Keeps the memory of its regular expressions.
+    _share: Option<RegexShare>,
 }
 
 /// Reads the moments of terms; named cursors are looked up by it.
@@ -108,7 +111,13 @@ impl Query {
     ///
     /// # Errors
     /// A phrase that names the part that is wrong.
-    pub(super) fn read(spec: &Value, clocks: Clocks<'_>) -> Result<Self, String> {
+    pub(super) fn read(spec: &Value, clocks: Clocks<'_>, share: RegexShare) -> Result<Self, String> {
+        let memory = |more| share.take(more);
+        let query = Self::read_within(spec, clocks, &memory)?;
+        Ok(Self { _share: Some(share), ..query })
+    }
+
+    fn read_within(spec: &Value, clocks: Clocks<'_>, memory: &dyn Fn(usize) -> bool) -> Result<Self, String> {
         if !matches!(spec, Value::Object(_)) {
             return Err("the query must be an object".into());
         }
@@ -117,7 +126,9 @@ impl Query {
         let expression = spec.get("expression").unwrap_or(&Value::Null);
         let term = match expression {
             Value::Null => Term::True,
-            expression => Term::read(expression, TermContext { fold, regexes: &regexes, clock: clocks })?,
+            expression => {
+                Term::read(expression, TermContext { fold, regexes: &regexes, memory, clock: clocks })?
+            }
         };
         let relative_root = match spec.get("relative_root") {
             None => Vec::new(),
@@ -138,6 +149,7 @@ impl Query {
             empty_on_fresh_instance: bool_of(spec, "empty_on_fresh_instance", false)?,
             omit_changed_files: bool_of(spec, "omit_changed_files", false)?,
             weight: spec.weight() + regexes.get() * REGEX,
+            _share: None,
         })
     }
 
@@ -145,7 +157,15 @@ impl Query {
     ///
     /// # Errors
     /// A phrase.
-    pub(super) fn of_patterns(patterns: &[Value], since: Option<&Value>) -> Result<Self, String> {
+    pub(super) fn of_patterns(
+        patterns: &[Value],
+        since: Option<&Value>,
+        share: RegexShare,
+    ) -> Result<Self, String> {
+        Self::read(&Self::spec_of(patterns, since)?, &|_| Ok(Since::Fresh), share)
+    }
+
+    fn spec_of(patterns: &[Value], since: Option<&Value>) -> Result<Value, String> {
         const CORE: [&str; 14] = [
             "name", "exists", "new", "size", "mode", "uid", "gid", "mtime", "ctime", "ino", "dev", "nlink",
             "cclock", "oclock",
@@ -182,7 +202,7 @@ impl Query {
             (b"fields".to_vec(), CORE.map(Value::from).to_vec().into()),
         ];
         spec.extend(since.map(|since| (b"since".to_vec(), since.clone())));
-        Self::read(&Value::Object(spec), &|_| Ok(Since::Fresh))
+        Ok(Value::Object(spec))
     }
 }
 
@@ -238,7 +258,11 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Query, String> {
-        Query::read(&Value::of_json(text.as_bytes()).expect("JSON"), &|_| Ok(Since::Fresh))
+        of_value(&Value::of_json(text.as_bytes()).expect("JSON"))
+    }
+
+    fn of_value(spec: &Value) -> Result<Query, String> {
+        Query::read_within(spec, &|_| Ok(Since::Fresh), &|_| true)
     }
 
     #[test]
@@ -281,7 +305,8 @@ mod tests {
     #[test]
     fn old_patterns_become_an_expression() {
         let words = ["-X", "*.o", "-I", "-p", "^a", "!", "b*"].map(Value::from);
-        let shown = format!("{:?}", Query::of_patterns(&words, None).expect("a query").term);
+        let spec = Query::spec_of(&words, None).expect("patterns");
+        let shown = format!("{:?}", of_value(&spec).expect("a query").term);
         let order = ["All", "True", "Not", "Match", "Any", "Regex", "Not", "Match"];
         let mut rest = &shown[..];
         for word in order {

@@ -94,7 +94,9 @@ pub(super) fn run<'a>(
     client: Client<'a>,
 ) -> Result<Found<'a>, NoAnswer> {
     let below = join(&root.below, &query.relative_root);
-    let warning = root.tree.unread_below(&below);
+    // One that something is mounted on shows users other names.
+    let mounted = root.tree.mounted_below(&below).map_err(NoAnswer::Unknown)?;
+    let warning = mounted.or_else(|| root.tree.unread_below(&below));
     let ran = root.tree.look(|table, now, host| {
         let known = ChangeClock { instance: now.instance, tick: table.names_known_since() };
         let tick = match since {

@@ -18,6 +18,11 @@ use crate::table::FileFacts;
 
 /// Bytes that a compiled regular expression may take.
 pub(super) const REGEX: usize = 256 << 10;
+/// Bytes that it may take while it matches.
+const MATCHING: usize = 1 << 20;
+/// Longest text that it is tried with: a match cannot be interrupted, and each byte may take a millionth of a second for each
+/// hundred bytes of the expression.
+const LONGEST: usize = 320 << 10;
 /// Regular expressions of a query.
 const REGEXES: usize = 64;
 
@@ -127,6 +132,8 @@ pub(super) struct TermContext<'a> {
     pub(super) fold: bool,
     /// Counts the regular expressions of the query.
     pub(super) regexes: &'a Cell<usize>,
+    /// Whether they may take so many bytes of memory more.
+    pub(super) memory: &'a dyn Fn(usize) -> bool,
     /// Reads a clock.
     pub(super) clock: &'a dyn Fn(&Value) -> Result<Since, String>,
 }
@@ -208,7 +215,10 @@ impl Term {
                 names.contains(&file.text(*whole).to_ascii_lowercase())
             }
             Self::Match { pattern, whole } => pattern.matches(file.text(*whole)),
-            Self::Regex { regex, whole } => regex.is_match(file.text(*whole)),
+            Self::Regex { regex, whole } => {
+                let text = file.text(*whole);
+                text.len() <= LONGEST && regex.is_match(text)
+            }
             Self::Suffix(suffixes) => has_suffix(file.base(), suffixes),
             Self::Type(kind) => file.kind == *kind,
             Self::Dirname { dir, fold, depth } => is_in(file.path, dir, *fold, *depth),
@@ -277,8 +287,15 @@ fn regex_term(
     let pattern = pattern.text().and_then(|text| str::from_utf8(text).ok());
     let pattern = pattern.ok_or_else(|| format!("term '{term}': the pattern must be a string of UTF-8"))?;
     let whole = scope_of(term, scope.first())?;
+    if !(context.memory)(REGEX + MATCHING) {
+        return Err(format!(
+            "term '{term}': the regular expressions of all clients take too much memory together"
+        ));
+    }
+    let mut builder = RegexBuilder::new(pattern);
     // Bytes, as names have them.
-    let built = RegexBuilder::new(pattern).unicode(false).case_insensitive(fold).size_limit(REGEX).build();
+    builder.unicode(false).case_insensitive(fold).size_limit(REGEX).dfa_size_limit(MATCHING);
+    let built = builder.build();
     let regex = built.map_err(|error| format!("term '{term}': invalid pattern: {error}"))?;
     Ok(Term::Regex { regex, whole })
 }
@@ -363,7 +380,7 @@ mod tests {
         let clock = |value: &Value| Ok(value.int().map_or(five, Since::Time));
         Term::read(
             &Value::of_json(text.as_bytes()).expect("JSON"),
-            TermContext { fold, regexes: &Cell::new(0), clock: &clock },
+            TermContext { fold, regexes: &Cell::new(0), memory: &|_| true, clock: &clock },
         )
     }
 

@@ -79,11 +79,15 @@ fn attributes(sec: i64, number: u64) -> FileAttributes {
 }
 
 fn output(tree: &Single, now: i64, words: &[&str]) -> Option<(Vec<u8>, u64)> {
+    output_of(tree, now, words, b"a")
+}
+
+fn output_of(tree: &Single, now: i64, words: &[&str], path: &[u8]) -> Option<(Vec<u8>, u64)> {
     let mut context = FindContext::of_this_process();
     context.now = Timestamp { sec: now, nsec: 999_999_999 };
     let expression = Expression::parse_in(words, &context).ok()?;
     let mut printer = FindPrinter::new(Vec::new(), true, &context);
-    let start = StartingPoint { path: b"a".to_vec(), node: () };
+    let start = StartingPoint { path: path.to_vec(), node: () };
     search(&expression, tree, [start], &mut printer).expect("memory takes all");
     let unreadable = printer.unreadable_files();
     Some((printer.into_inner(), unreadable))
@@ -146,6 +150,20 @@ pub fn a_command_line_takes_bounded_memory() {
     assert!(refused(&["-printf", &"%p".repeat(1025)]).contains("1024 directives"));
     assert!(refused(&["-printf", "%p"].repeat(1025)).contains("1024 directives"));
     assert!(Expression::parse(&["-printf", &"%p".repeat(1024)]).is_ok());
+}
+
+/// A match cannot be interrupted, so a path that is too long for the size of its expression is said to be, and not found.
+pub fn a_long_path_is_not_tried_with_a_large_regular_expression() {
+    let file = Single { kind: FileKind::Regular, attributes: attributes(0, 1) };
+    let large = "(((a{100}){20}){40})*b*";
+    let tried = |regex: &str, bytes: usize| {
+        let words = ["-regextype", "posix-extended", "-regex", regex, "-printf", "%d"];
+        output_of(&file, 0, &words, &[b'a'].repeat(bytes)).expect("an expression")
+    };
+    assert_eq!(tried(large, 8192), (Vec::new(), 0));
+    assert_eq!(tried(large, 8193), (Vec::new(), 1));
+    assert_eq!(tried("a*", 100_000), (b"0".to_vec(), 0));
+    assert_eq!(tried("(a*a*)*", 2_000_000), (Vec::new(), 1));
 }
 
 pub fn expressions_may_go_to_other_threads() {

@@ -2,6 +2,8 @@
 
 mod both;
 mod extremes;
+#[path = "../support/form.rs"]
+mod form;
 mod host;
 mod picked;
 mod random;
@@ -24,6 +26,10 @@ const TESTS: &[(&str, fn())] = &[
     ("unreadable_files_are_counted_and_not_found", extremes::unreadable_files_are_counted_and_not_found),
     ("a_time_that_is_not_stored_is_never_old", extremes::a_time_that_is_not_stored_is_never_old),
     ("a_command_line_takes_bounded_memory", extremes::a_command_line_takes_bounded_memory),
+    (
+        "a_long_path_is_not_tried_with_a_large_regular_expression",
+        extremes::a_long_path_is_not_tried_with_a_large_regular_expression,
+    ),
     ("expressions_may_go_to_other_threads", extremes::expressions_may_go_to_other_threads),
 ];
 

@@ -19,11 +19,12 @@ use uvfs_index::{IndexServer, IndexSocket, TreeLimits, WatchmanServer};
 use client::{Client, ENCODINGS, Encoding};
 
 fn main() -> ExitCode {
-    let tests: [(&str, fn()); 8] = [
+    let tests: [(&str, fn()); 9] = [
         ("queries_in_every_encoding", queries),
         ("a_client_that_applies_answers_has_the_tree", mirrored),
         ("roots_must_be_watched_and_projects_are_found", roots),
         ("ignored_directories_are_left_out", ignored),
+        ("mounts_inside_a_root_are_said", mounts),
         ("cursors_and_clocks_of_others", cursors),
         ("hostile_requests_end_their_own_connection_at_most", hostile),
         ("subscriptions_and_states", states::subscriptions),
@@ -250,6 +251,30 @@ fn ignored() {
     fs::create_dir(root.join("other")).expect("a directory");
     fs::write(root.join("other/.watchmanconfig"), r#"{"ignore_vcs":3}"#).expect("a file");
     assert!(client.ask(&json!(["watch", root.join("other")]))["error"].is_string());
+}
+
+/// The index has the names that a mount covers, and a client sees others.
+fn mounts() {
+    use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+    let served = Served::new();
+    served.write("above/m/covered");
+    let mut client = served.client(Encoding::Json);
+    client.done(&json!(["watch", served.root]));
+    let query = |below: &str| json!(["query", served.root, {"relative_root": below, "fields": ["name"]}]);
+    let at = served.root.join("above/m");
+    assert!(client.done(&query("")).get("warning").is_none());
+    if let Err(errno) = mount("none", &at, "tmpfs", MountFlags::empty(), None) {
+        return eprintln!("skipped: a mount: {errno}");
+    }
+    let answers = ["", "above"].map(|below| client.ask(&query(below)));
+    let inside = ["above/m", "above/m/covered"].map(|below| client.ask(&query(below)));
+    unmount(&at, UnmountFlags::DETACH).expect("unmount");
+    let says = |text: &Value| {
+        text.as_str().is_some_and(|text| text.contains("above/m: another file system is mounted there"))
+    };
+    assert!(answers.iter().all(|answer| says(&answer["warning"])), "{answers:?}");
+    assert!(inside.iter().all(|answer| says(&answer["error"])), "{inside:?}");
+    assert!(client.done(&query("above/m")).get("warning").is_none());
 }
 
 fn cursors() {
