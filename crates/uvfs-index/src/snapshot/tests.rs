@@ -6,6 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::*;
 use crate::table::{Dumped, Note, ROOT};
+use crate::usual_or_full;
 
 const DIR: u16 = 0o040_755;
 const FILE: u16 = 0o100_644;
@@ -115,7 +116,7 @@ fn refused(bytes: &[u8]) -> String {
 
 #[test]
 fn a_table_comes_back_with_all_its_names() {
-    for (seed, names) in [(1, 0), (2, 1), (3, 50), (4, 2000), (5, 40_000)] {
+    for (seed, names) in [(1, 0), (2, 1), (3, 50), (4, 2000), (5, usual_or_full(15_000, 40_000))] {
         let table = random_table(seed, names);
         let bytes = bytes_of(&table, &header());
         let read = read(&bytes).expect("a table");
@@ -131,7 +132,7 @@ fn a_table_comes_back_with_all_its_names() {
 
 #[test]
 fn a_file_that_is_cut_off_anywhere_is_refused() {
-    let bytes = bytes_of(&random_table(6, 120), &header());
+    let bytes = bytes_of(&random_table(6, usual_or_full(40, 120)), &header());
     for len in 0..bytes.len() {
         refused(&bytes[..len]);
     }
@@ -139,14 +140,14 @@ fn a_file_that_is_cut_off_anywhere_is_refused() {
     // Several blocks; those that are whole do not count without the end.
     let bytes = bytes_of(&random_table(7, 30_000), &header());
     let mut rng = fastrand::Rng::with_seed(8);
-    for _ in 0..100 {
+    for _ in 0..usual_or_full(20, 100) {
         assert_eq!(refused(&bytes[..rng.usize(300..bytes.len())]), "it is cut off");
     }
 }
 
 #[test]
 fn a_file_in_which_anything_was_flipped_is_refused() {
-    let mut bytes = bytes_of(&random_table(9, 60), &header());
+    let mut bytes = bytes_of(&random_table(9, usual_or_full(25, 60)), &header());
     for at in 0..bytes.len() {
         for bit in 0..8 {
             bytes[at] ^= 1 << bit;
@@ -157,7 +158,7 @@ fn a_file_in_which_anything_was_flipped_is_refused() {
     read(&bytes).expect("as it was");
     let bytes = bytes_of(&random_table(10, 3000), &header());
     let mut rng = fastrand::Rng::with_seed(11);
-    for _ in 0..500 {
+    for _ in 0..usual_or_full(100, 500) {
         let mut damaged = bytes.clone();
         for _ in 0..rng.usize(1..6) {
             let (at, len) = (rng.usize(..bytes.len()), rng.usize(1..600));
@@ -187,7 +188,8 @@ fn blocks_of_any_bytes_give_an_error_or_a_whole_table() {
         .expect("memory");
     let mut rng = fastrand::Rng::with_seed(13);
     let mut taken = 0;
-    for _ in 0..4000 {
+    let rounds = usual_or_full(1000, 4000);
+    for _ in 0..rounds {
         let mut block = blocks.clone();
         for _ in 0..rng.usize(1..4) {
             let at = rng.usize(..block.len());
@@ -214,7 +216,7 @@ fn blocks_of_any_bytes_give_an_error_or_a_whole_table() {
         read.purge();
         assert_eq!(read.len(), 1);
     }
-    assert!(taken > 20, "{taken}");
+    assert!(taken > rounds / 200, "{taken}");
     assert_ne!(dumped, Dumped::default());
 }
 

@@ -1,6 +1,7 @@
 //! Random command lines: none panics, and those that find takes have find's answer.
 
 use crate::both::{difference, sorted, theirs};
+use crate::form::usual_or_full;
 use crate::host::Host;
 use crate::{ZONE, generated};
 use proptest::collection::vec;
@@ -361,7 +362,7 @@ pub fn no_command_line_panics() {
         "[\\[\\](){}*+?|^$\\\\.a-c,0-9:=-]{0,16}".prop_map(String::into_bytes),
         "[ugoa]{0,3}[-+=/,rwxXst0-9]{0,6}".prop_map(String::into_bytes),
     ];
-    TestRunner::new(config(20_000))
+    TestRunner::new(config(usual_or_full(6000, 20_000)))
         .run(&vec(word, 0..8), |words| {
             let context = FindContext::of_this_process();
             if let Ok(expression) = Expression::parse_in(&words, &context) {
@@ -383,10 +384,14 @@ pub fn long_command_lines_and_deep_groups_end() {
     let groups = |count| ["-regex".to_owned(), "\\(".repeat(count) + &"\\)".repeat(count)];
     assert!(Expression::parse(&groups(90)).is_ok());
     assert!(Expression::parse(&groups(50_000)).is_err());
-    for text in ["$", "[", "{", "{1,", "*", "^", "\\{", "[[.a.]", "|", "a|", "?*", "[[:alpha:]", "\\<", "[a-"]
-    {
+    let texts =
+        ["$", "[", "{", "{1,", "*", "^", "\\{", "[[.a.]", "|", "a|", "?*", "[[:alpha:]", "\\<", "[a-"];
+    let kinds = ["emacs", "posix-extended", "egrep", "grep", "posix-basic"];
+    // In the usual form each text has one syntax, and each syntax two or three texts.
+    let tried = usual_or_full(1, kinds.len());
+    for (nth, text) in texts.into_iter().enumerate() {
         let text = text.repeat(8192 / text.len());
-        for kind in ["emacs", "posix-extended", "egrep", "grep", "posix-basic"] {
+        for kind in kinds.iter().cycle().skip(nth).take(tried) {
             // Each may be refused; none may take long, or more stack than there is.
             drop(Expression::parse(&["-regextype", kind, "-iregex", &text]));
             assert!(Expression::parse(&["-regextype", kind, "-iregex", &text.repeat(2)]).is_err());

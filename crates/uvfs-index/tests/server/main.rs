@@ -2,6 +2,8 @@
 //!
 //! They need CAP_SYS_ADMIN; without it they count as ignored. One that changes users needs root.
 
+#[path = "../support/form.rs"]
+mod form;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -116,11 +118,12 @@ impl Served {
 /// Before there was a bound, an answer filled the file system of temporary files.
 fn endless_answer() {
     let served = Served::new();
-    for nth in 0..300 {
+    for nth in 0..1300 {
         fs::write(served.root().join(format!("f{nth}")), "").expect("a file");
     }
     let root = served.root();
-    let format = "%4095p".repeat(1000);
+    // Much output for little work, and a little less than a request may have.
+    let format = "x".repeat(900_000);
     let why = served.find(&[root.to_str().expect("UTF-8"), "-printf", &format]).expect_err("too much");
     let known = ["the answer has more than ", "the file system of temporary files has too little space"];
     assert!(known.iter().any(|known| why.contains(known)), "{why}");

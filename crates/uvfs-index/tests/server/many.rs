@@ -9,8 +9,10 @@ use serde_json::{Value, json};
 
 use crate::Served;
 
-/// Clients at a time. Root may have more connections than other users.
+/// Clients that wait at a time. Root may have more connections than other users.
 const CLIENTS: usize = 40;
+/// Memory of all answers together, and what the answers' threads take beside it, in MiB.
+const KEPT: usize = 64 + 26;
 
 /// Memory of this process that is resident, in bytes. The server is part of it.
 fn resident() -> usize {
@@ -33,11 +35,16 @@ fn line(answer: &mut BufReader<UnixStream>) -> Value {
     serde_json::from_str(&line).unwrap_or_else(|why| panic!("{why}: {line:.300}"))
 }
 
-/// Makes 20,000 files with long names.
+/// Files whose changes an answer has. Their paths have 1,000 bytes.
+const FILES: usize = 5000;
+
+/// Makes the files.
 fn make_files(served: &Served, round: usize) {
     let (root, name) = (served.root(), "long".repeat(55));
-    for nth in 0..20_000 {
-        fs::write(root.join(format!("{name}{round}-{nth}")), "").expect("a file");
+    let dir = root.join(format!("{round}{name}/{name}/{name}/{name}"));
+    fs::create_dir_all(&dir).expect("directories");
+    for nth in 0..FILES {
+        fs::write(dir.join(format!("{name}-{nth}")), "").expect("a file");
         // A question empties the queue of events, which has room for 16,384.
         if nth % 1000 == 0 {
             let there = [root.to_str().expect("UTF-8"), "-maxdepth", "0"];
@@ -60,24 +67,25 @@ pub fn clients() {
     });
     let (begin, first) =
         { changed }.find(|(_, first)| first["fresh"] == false).expect("an answer with changes");
-    assert!(first["changes"].as_u64().is_some_and(|count| count >= 20_000), "{first}");
+    assert!(first["changes"].as_u64().is_some_and(|count| count >= FILES as u64), "{first}");
     let before = resident();
-    // Each answer has 5 MB. Nobody reads more of it than its first line.
-    let mut slow: Vec<_> = (0..CLIENTS).map(|_| asks(&served, "sock", &request(&begin, false))).collect();
+    // Each answer has 5 MB, so all have more than is kept in memory. Nobody reads more of it than its first line.
+    let clients = crate::form::usual_or_full(24, CLIENTS);
+    let mut slow: Vec<_> = (0..clients).map(|_| asks(&served, "sock", &request(&begin, false))).collect();
     for answer in &mut slow {
         let moment = line(answer);
         assert_eq!(moment["changes"], first["changes"], "{moment}");
     }
     let grown = resident().saturating_sub(before) >> 20;
-    assert!(grown < 200, "{CLIENTS} clients that do not read take {grown} MiB");
+    assert!(grown < KEPT, "{clients} clients that do not read take {grown} MiB");
     // Others are served meanwhile, at both sockets.
-    let found = served.find(&[root.to_str().expect("UTF-8"), "-name", "*-19999"]).expect("an answer");
+    let found = served.find(&[root.to_str().expect("UTF-8"), "-name", "*-4999"]).expect("an answer");
     assert!((1..=10).contains(&found.lines().count()));
     assert!(served.ask("watchman", &json!(["watch", root])).get("error").is_none());
     // One that reads gets all.
     let mut reader = asks(&served, "sock", &request(&begin, false));
     let all = line(&mut reader)["changes"].as_u64().unwrap_or(0);
-    assert!(all >= 20_000);
+    assert!(all >= FILES as u64);
     (0..all).for_each(|_| drop(line(&mut reader)));
     drop(slow);
     waiting(&served, &request);
