@@ -276,7 +276,7 @@ impl HostTree {
         }
     }
 
-    /// The same through what users see.
+    /// The same on the mount that users see.
     fn look_by_path(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<Option<FoundName>, Errno> {
         match open_here(dir, name) {
             Err(Errno::NOENT) => Ok(None),
