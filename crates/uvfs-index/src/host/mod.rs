@@ -47,6 +47,8 @@ pub(crate) struct HostTree {
     root: OwnedFd,
     facts: FileFacts,
     handle: HostHandle,
+    /// The number of the mount that users see. It is nobody else's while that is kept busy.
+    mount: i32,
     covers: Covers,
     /// Without capabilities: the marks of the directories.
     marks: Option<DirectoryMarks>,
@@ -168,9 +170,11 @@ impl HostTree {
         let handle =
             sys::handle(root.as_fd()).map_err(|errno| format!("its file system has no handles: {errno}"))?;
         let covers = Covers::new().map_err(|errno| format!("the table of mounts cannot be read: {errno}"))?;
+        let (_, mount) = sys::handle_and_mount(seen.as_fd())
+            .map_err(|errno| format!("its file system has no handles: {errno}"))?;
         let (path, hash) = (path.to_owned(), RandomState::default());
         let (on_path, on_mounts) = Default::default();
-        Ok(Self { path, seen, root, facts, handle, covers, marks: None, hash, on_path, on_mounts })
+        Ok(Self { path, seen, root, facts, handle, mount, covers, marks: None, hash, on_path, on_mounts })
     }
 
     /// Directories are opened by path from now on, and marked before they are listed.
@@ -234,6 +238,9 @@ impl HostTree {
     /// Whether the path still leads to the root: it may have been renamed, unmounted or mounted over. A file system on the path
     /// that does not answer proves nothing.
     pub(crate) fn is_there(&self) -> bool {
+        if self.is_there_at_a_glance() {
+            return self.root_facts().map_or_else(is_shortage, |root| root.nlink > 0);
+        }
         let path = self.path.clone();
         let now = self.on_path.ask(move || statx(CWD, &path, AtFlags::NO_AUTOMOUNT, StatxFlags::BASIC_STATS));
         let Some(now) = now else { return true };
@@ -249,6 +256,15 @@ impl HostTree {
             return reach::open(self.root.as_fd(), handle, way, OFlags::PATH);
         }
         sys::open_by_handle(self.root.as_fd(), handle, libc::O_PATH | libc::O_NOFOLLOW)
+    }
+
+    /// Whether the path leads to the root on its mount, as far as the kernel's dentry cache tells. Asks no file system, so it needs
+    /// no bound.
+    pub(crate) fn is_there_at_a_glance(&self) -> bool {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let found = openat2(CWD, &self.path, flags, Mode::empty(), ResolveFlags::CACHED);
+        let found = found.and_then(|found| sys::handle_and_mount(found.as_fd()));
+        found.is_ok_and(|(handle, mount)| mount == self.mount && handle == self.handle)
     }
 
     /// The present state of a name. ENOENT is `None`.
