@@ -301,7 +301,7 @@ impl HostTree {
         }
     }
 
-    /// What an open file is.
+    /// The attributes of an open file, and its handle if that is kept.
     fn found(&self, fd: BorrowedFd<'_>) -> Result<FoundName, Errno> {
         let mut found = FoundName { facts: facts_of(fd)?, handle: None, object: None };
         if found.facts.dev != self.facts.dev {
