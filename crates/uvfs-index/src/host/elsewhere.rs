@@ -1,7 +1,7 @@
 //! Looks that another file system may have to answer, each within a bound.
 //!
-//! What is mounted inside a tree, or over it, may be served by a program that does not answer (FUSE) or by a machine
-//! that is gone (NFS). A system call that asks it waits without an end. So a thread of its own makes such calls, one
+//! A mount inside a tree, or over it, may be served by a program that does not answer (FUSE) or by a machine that is gone
+//! (NFS). A system call that asks it waits without an end. So a thread of its own makes such calls, one
 //! after the other, and others wait for it at most [`PATIENCE`]. While a call has no answer, no further one is made,
 //! and nobody waits again. The thread ends with the last call.
 //!

@@ -47,6 +47,8 @@ pub(crate) struct HostTree {
     root: OwnedFd,
     facts: FileFacts,
     handle: HostHandle,
+    /// The number of the mount that users see. It is nobody else's while that is kept busy.
+    mount: i32,
     covers: Covers,
     /// Without capabilities: the marks of the directories.
     marks: Option<DirectoryMarks>,
@@ -168,9 +170,11 @@ impl HostTree {
         let handle =
             sys::handle(root.as_fd()).map_err(|errno| format!("its file system has no handles: {errno}"))?;
         let covers = Covers::new().map_err(|errno| format!("the table of mounts cannot be read: {errno}"))?;
+        let (_, mount) = sys::handle_and_mount(seen.as_fd())
+            .map_err(|errno| format!("its file system has no handles: {errno}"))?;
         let (path, hash) = (path.to_owned(), RandomState::default());
         let (on_path, on_mounts) = Default::default();
-        Ok(Self { path, seen, root, facts, handle, covers, marks: None, hash, on_path, on_mounts })
+        Ok(Self { path, seen, root, facts, handle, mount, covers, marks: None, hash, on_path, on_mounts })
     }
 
     /// Directories are opened by path from now on, and marked before they are listed.
@@ -234,6 +238,9 @@ impl HostTree {
     /// Whether the path still leads to the root: it may have been renamed, unmounted or mounted over. A file system on the path
     /// that does not answer proves nothing.
     pub(crate) fn is_there(&self) -> bool {
+        if self.is_there_at_a_glance() {
+            return self.root_facts().map_or_else(is_shortage, |root| root.nlink > 0);
+        }
         let path = self.path.clone();
         let now = self.on_path.ask(move || statx(CWD, &path, AtFlags::NO_AUTOMOUNT, StatxFlags::BASIC_STATS));
         let Some(now) = now else { return true };
@@ -251,11 +258,20 @@ impl HostTree {
         sys::open_by_handle(self.root.as_fd(), handle, libc::O_PATH | libc::O_NOFOLLOW)
     }
 
+    /// Whether the path leads to the root on its mount, as far as the kernel's dentry cache tells. Asks no file system, so it needs
+    /// no bound.
+    pub(crate) fn is_there_at_a_glance(&self) -> bool {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let found = openat2(CWD, &self.path, flags, Mode::empty(), ResolveFlags::CACHED);
+        let found = found.and_then(|found| sys::handle_and_mount(found.as_fd()));
+        found.is_ok_and(|(handle, mount)| mount == self.mount && handle == self.handle)
+    }
+
     /// The present state of a name. ENOENT is `None`.
     ///
     /// # Errors
-    /// EAGAIN if the name changed at that moment: an event of that comes. By path, ETIMEDOUT if what is mounted there does not
-    /// answer. Others as of statx(2).
+    /// EAGAIN if the name changed at that moment: an event of that comes. By path, ETIMEDOUT if a mount there does not answer.
+    /// Others as of statx(2).
     pub(crate) fn look(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<Option<FoundName>, Errno> {
         if self.is_by_path() {
             return self.look_by_path(dir, name);
@@ -276,7 +292,7 @@ impl HostTree {
         }
     }
 
-    /// The same through what users see.
+    /// The same on the mount that users see.
     fn look_by_path(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<Option<FoundName>, Errno> {
         match open_here(dir, name) {
             Err(Errno::NOENT) => Ok(None),
@@ -285,7 +301,7 @@ impl HostTree {
         }
     }
 
-    /// What an open file is.
+    /// The attributes of an open file, and its handle if that is kept.
     fn found(&self, fd: BorrowedFd<'_>) -> Result<FoundName, Errno> {
         let mut found = FoundName { facts: facts_of(fd)?, handle: None, object: None };
         if found.facts.dev != self.facts.dev {
@@ -355,7 +371,7 @@ impl HostTree {
     }
 }
 
-/// Opens a name for looks only, of this file system. What is mounted there is not asked, nor is something mounted for this look.
+/// Opens a name for looks only, of this file system. A mount there is not asked, and this look makes none.
 ///
 /// # Errors
 /// EXDEV if something is mounted there.

@@ -2,7 +2,6 @@
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
-use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -25,38 +24,39 @@ fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-fn handle_with(at: BorrowedFd<'_>, name: &CStr, raw: &mut RawFileHandle, flags: i32) -> Result<(), Errno> {
+/// Returns the number of the mount.
+fn handle_with(fd: BorrowedFd<'_>, raw: &mut RawFileHandle, flags: i32) -> Result<i32, Errno> {
     raw.len = LONGEST as u32;
-    let mut mount = 0;
+    let mut mount: i32 = 0;
     // SAFETY: the path is a C string; `raw` starts as `struct file_handle` does and has the room that `len` says.
     let done = unsafe {
         libc::syscall(
             libc::SYS_name_to_handle_at,
-            at.as_raw_fd(),
-            name.as_ptr(),
+            fd.as_raw_fd(),
+            c"".as_ptr(),
             std::ptr::from_mut(raw),
             std::ptr::from_mut(&mut mount),
             flags | libc::AT_EMPTY_PATH,
         )
     };
-    if done == 0 { Ok(()) } else { Err(last_error()) }
+    if done == 0 { Ok(mount) } else { Err(last_error()) }
 }
 
 /// The handle of an open file, O_PATH or not.
 pub(super) fn handle(fd: BorrowedFd<'_>) -> Result<HostHandle, Errno> {
-    handle_at(fd, c"")
+    Ok(handle_and_mount(fd)?.0)
 }
 
-/// The handle of a name in an open directory; links are not followed. An empty name is the open file itself.
-pub(super) fn handle_at(at: BorrowedFd<'_>, name: &CStr) -> Result<HostHandle, Errno> {
+/// The handle of an open file, and the number of the mount that it is open on. Asks no server for them.
+pub(super) fn handle_and_mount(fd: BorrowedFd<'_>) -> Result<(HostHandle, i32), Errno> {
     let mut raw = RawFileHandle { len: 0, kind: 0, bytes: [0; LONGEST] };
-    match handle_with(at, name, &mut raw, AT_HANDLE_FID) {
+    let mount = match handle_with(fd, &mut raw, AT_HANDLE_FID) {
         // An older kernel does not know the flag.
-        Err(Errno::INVAL) => handle_with(at, name, &mut raw, 0)?,
+        Err(Errno::INVAL) => handle_with(fd, &mut raw, 0)?,
         done => done?,
-    }
+    };
     let bytes = raw.bytes.get(..raw.len as usize).ok_or(Errno::OVERFLOW)?;
-    Ok(HostHandle::new(raw.kind, bytes))
+    Ok((HostHandle::new(raw.kind, bytes), mount))
 }
 
 /// Opens a file by its handle, on the mount that `mount` is open on.
@@ -112,7 +112,7 @@ struct MountAttributes {
 /// Lets a mount get no mounts from others any more (Linux 5.12).
 pub(super) fn make_private(mount: BorrowedFd<'_>) -> Result<(), Errno> {
     let attributes = MountAttributes { set: 0, clear: 0, propagation: libc::MS_PRIVATE, userns: 0 };
-    let path: &CStr = c"";
+    let path = c"";
     // SAFETY: a path that ends with a nul, and a struct of the size that is given.
     let done = unsafe {
         libc::syscall(

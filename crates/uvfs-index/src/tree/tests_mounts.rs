@@ -276,6 +276,12 @@ fn a_mount_that_never_answers_holds_no_question_up() {
 fn a_mount_over_the_tree_that_never_answers_holds_no_question_up() {
     let Some((dir, tree)) = followed(false) else { return };
     fs::create_dir(dir.path().join("d")).expect("mkdir");
+    // One that answers says that the path leads elsewhere, even if its root is the tree's.
+    for source in [None, Some(dir.path().to_owned())] {
+        let Some(_mounted) = Mounted::at(dir.path().to_owned(), source) else { return };
+        assert!(!tree.shared.host.is_there_at_a_glance());
+    }
+    assert!(tree.shared.host.is_there_at_a_glance());
     let Some(dead) = Dead::at(dir.path().to_owned()) else { return };
     assert!(in_time(dead, || tree.is_there() && tree.is_there()));
     assert!(tree.is_there());
