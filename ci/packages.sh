@@ -59,6 +59,17 @@ static_in_empty_root() {
         if [ -e mnt/file ]; then exit 1; fi'
 }
 
+# The installer of the archive: by itself, and without a trace once it has been undone. It may not need the sources.
+archive_installs() {
+    local archive=$work/unpacked-archive root=$work/installed
+    mkdir "$archive" && tar -C "$archive" --strip-components=1 -xzf "${archives[0]}" || return
+    env -u CARGO_TARGET_DIR "$archive/contrib/install.sh" --root "$root" || return
+    "$root/usr/local/bin/uvfs" --version && [ -s "$root/usr/local/share/man/man8/uvfs-mount.8" ] || return
+    rm "$archive/uvfs"
+    env -u CARGO_TARGET_DIR "$archive/contrib/install.sh" --root "$root" --uninstall || return
+    if find "$root" ! -type d | grep .; then return 1; fi
+}
+
 make_debian() {
     mmdebstrap --quiet --variant=minbase --include=man-db,mount "${UVFS_SUITE:-bookworm}" "$debian" ${UVFS_MIRROR:+"$UVFS_MIRROR"}
 }
@@ -115,6 +126,7 @@ check "size of the static program" small "$static"
 check "no path of this machine in the package's program" has_no_path "$work/unpacked/usr/bin/uvfs"
 check "no path of this machine in the static program" has_no_path "$static"
 check "the bill of materials names the program" jq -e '.bomFormat == "CycloneDX" and .metadata.component.name == "uvfs-cli"' "$OUT"/uvfs-*.cdx.json
+check "the archive's installer" archive_installs
 if has lintian; then check "lintian" lintian --allow-root --no-tag-display-limit --fail-on error,warning,info,pedantic "$package"; else skip "lintian is not installed"; fi
 
 [ "$(id -u)" = 0 ] && [ -c /dev/fuse ] || give_up "mounting needs root and /dev/fuse"

@@ -5,7 +5,7 @@
 #
 # --prefix DIR    where everything goes (/usr/local), except the helpers, which mount(8) looks for in /sbin
 # --root DIR      puts all of it below DIR, for packages
-# --binary FILE   the program, if it was not built here
+# --binary FILE   the program, if it was not built here and is not beside this directory, as in an archive of a release
 # --uninstall     removes what the same options have installed, and leaves the directories
 #
 # Prints what it writes or removes. If this user may not write to /sbin, the helpers are left out: mount(8) and fstab(5) then do
@@ -16,7 +16,7 @@ trap '' PIPE
 home=$(realpath "$(dirname "$0")")
 
 usage() { echo "usage: contrib/install.sh [--prefix DIR] [--root DIR] [--binary FILE] [--uninstall]"; }
-root='' prefix=/usr/local binary="${CARGO_TARGET_DIR:-$home/../target}/release/uvfs" uninstall=
+root='' prefix=/usr/local binary='' uninstall=
 while [ $# -gt 0 ]; do
     # --prefix=DIR as --prefix DIR.
     case $1 in --*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;; esac
@@ -30,8 +30,20 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-[ -x "$binary" ] || { echo "install: $binary is missing: cargo build --release -p uvfs-cli" >&2; exit 1; }
-binary=$(realpath "$binary")
+built=${CARGO_TARGET_DIR:-$home/../target}/release/uvfs installed=$root$prefix/bin/uvfs
+if [ -z "$binary" ]; then
+    for binary in ${uninstall:+"$installed"} "$home/../uvfs" "$built"; do
+        if [ -x "$binary" ]; then break; fi
+    done
+fi
+if [ ! -x "$binary" ]; then
+    if [ -n "$uninstall" ]; then
+        echo "install: there is no $installed to uninstall; give the --prefix and --root that it was installed with" >&2
+    else
+        echo "install: $binary is missing: cargo build --release -p uvfs-cli" >&2
+    fi
+    exit 1
+fi
 
 # put MODE FILE PATH: installs a file, or removes it.
 put() {
@@ -46,7 +58,9 @@ made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
 cp "$binary" "$made/uvfs"
 # Released programs are stripped already, and machines without a compiler have no strip(1).
-if command -v strip >/dev/null; then strip --remove-section=.comment "$made/uvfs"; fi
+if [ -z "$uninstall" ] && command -v strip >/dev/null; then strip --remove-section=.comment "$made/uvfs"; fi
+# Its pages and completions are asked for below, when an installed one may be gone.
+binary=$made/uvfs
 put 755 "$made/uvfs" "$prefix/bin/uvfs"
 
 # Packages put nothing into /sbin, a link to /usr/sbin on their systems.

@@ -85,6 +85,8 @@ pub enum Command {
     )]
     Remount(Remount),
     /// Show what the caches of a mount do: hits, misses, driver calls
+    // clap's own would have DIR optional.
+    #[command(override_usage = "uvfs stat [OPTIONS] <DIR>")]
     Stat(Stat),
     /// Keep every name of directories in memory, and know what changes in them
     #[command(

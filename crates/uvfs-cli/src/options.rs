@@ -463,14 +463,14 @@ pub fn help() -> String {
 
 /// An option and its help in a column of its own, which begins a line if the option is long.
 fn entry(option: &str, help: &str) -> String {
-    const INDENT: usize = 23;
+    const INDENT: usize = 22;
     let mut text = format!("  {option:<20}");
-    let mut column = text.len();
+    let mut column = if text.len() > INDENT { COLUMNS } else { INDENT };
     for word in help.split(' ') {
-        if column + 1 + word.len() > COLUMNS || (column > INDENT && text.len() == column) {
+        if column + 1 + word.len() > COLUMNS {
             text.push('\n');
-            text.push_str(&" ".repeat(INDENT - 1));
-            column = INDENT - 1;
+            text.push_str(&" ".repeat(INDENT));
+            column = INDENT;
         }
         text.push(' ');
         text.push_str(word);
@@ -497,6 +497,33 @@ mod tests {
         let option = shown(known).replace("=SECONDS", "=1").replace("show|hide|off", "show");
         let option = option.replace("memory=BYTES", "memory=64m").replace("auto|uring|dev", "uring");
         option.replace("auto|off", "auto").replace("USER/OTHER:@GROUP/OTHER", "1/2:@3/4")
+    }
+
+    #[test]
+    fn help_has_a_column_of_its_own() {
+        let short = entry("ro", "a word ".repeat(10).trim_end());
+        let indent = " ".repeat(22);
+        assert_eq!(
+            short,
+            format!(
+                "  ro{}a word a word a word a word a word a word a word a word a\n{indent} word a word\n",
+                " ".repeat(19)
+            )
+        );
+        assert_eq!(entry("passthrough=auto|off", "x"), "  passthrough=auto|off x\n");
+        assert_eq!(
+            entry("transport=auto|uring|dev", "x"),
+            format!("  transport=auto|uring|dev\n{indent} x\n")
+        );
+    }
+
+    #[test]
+    fn an_object_store_is_offered_no_option_that_it_refuses() {
+        assert!(valid("tmpfs").contains("timeout=") && !valid("object").contains("timeout="));
+        assert!(valid("object").contains("memory="));
+        assert!(offered("auto", Some("tmpfs")).len() == 1 && offered("auto", Some("object")).is_empty());
+        let said = parse(&["sinc".to_owned()], "object").expect_err("unknown").to_string();
+        assert!(said.contains("\"sinc\"") && !said.contains("did you mean"), "{said}");
     }
 
     #[test]
