@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Mounts of an object store beside each other: uvfs, rclone, s3fs and mountpoint-s3, from one server in memory.
 #
-#   bench/object-peers.sh [--latency MS] [--rounds N] [--tree DIRS/FILES] [--limit SECONDS] [--json FILE] [PEER...]
+#   bench/object-peers.sh [--latency MS] [--rounds N] [--tree DIRS/FILES] [--limit SECONDS] [--json FILE] [--only GROUP] [PEER...]
 #
 # The server is the example s3_server of uvfs-object: it delays each answer by the latency (default 10 ms), and counts
 # requests. Each peer runs alone, with a mount of its own for each group of rows, and with the options that its manual
 # gives for a store that others do not change. A row that takes longer than the limit (default 300 s) is ended.
-# mountpoint-s3 is looked for as mount-s3; $MOUNT_S3 names another place. --json appends a line a row to a file.
+# mountpoint-s3 is looked for as mount-s3; $MOUNT_S3 names another place. --json appends a line a row to a file. --only:
+# names, sequential, small or write.
 #
 # Rows: seconds, requests (LIST, HEAD, GET, and those that write), the load average at the end, and for the group the mount's
 # highest resident memory in MiB:
@@ -21,13 +22,14 @@
 set -uo pipefail
 here=$PWD
 cd "$(dirname "$0")/.." || exit 1
-latency=10 rounds=1 tree=1000/100 limit=300 json=/dev/null
+latency=10 rounds=1 tree=1000/100 limit=300 json=/dev/null only=
 while [ $# -gt 1 ]; do
     case $1 in
     --latency) latency=$2 ;;
     --rounds) rounds=$2 ;;
     --tree) tree=$2 ;;
     --limit) limit=$2 ;;
+    --only) only=$2 ;;
     --json) json=$(cd "$here" && realpath -m "$2") ;;
     *) break ;;
     esac
@@ -106,6 +108,8 @@ finish() {
     printf '{"peer":"%s","row":"memory","mib":%s}\n' "$peer" "${memory:-null}" >>"$json"
 }
 
+wants() { [ -z "$only" ] || [ "$only" = "$1" ]; }
+
 # row NAME WANTED COMMAND: the command's output is the number of things that it found.
 row() {
     local begun ended got seconds load
@@ -132,24 +136,28 @@ for _ in $(seq "$rounds"); do
         program=$peer
         [ "$peer" != mountpoint-s3 ] || program=$mount_s3
         [ "$peer" = uvfs ] || command -v "$program" >/dev/null || { echo "skipped: $peer: not installed"; continue; }
-        start "$peer" ro || continue
-        row find $((dirs * files)) "$find_all"
-        row again $((dirs * files)) "$find_all"
-        row missing $((dirs * 10)) "$stat_absent"
-        finish
-        start "$peer" ro || continue
-        row "cold missing" $((dirs * 10)) "$stat_absent"
-        finish
-        start "$peer" ro || continue
-        row sequential 1073741824 "dd if='$dir/big' bs=1M status=none | wc -c"
-        finish
-        start "$peer" ro || continue
-        row small 40960000 "find '$dir/small' -type f | xargs -n 50 -P 16 cat | wc -c"
-        finish
-        start "$peer" rw || continue
-        row write 1073741824 "dd if=/dev/zero of='$dir/written' bs=1M count=1024 status=none && echo 1073741824"
-        # Not every mount can remove it at once, and the server keeps it otherwise.
-        rm "$dir/written"
-        finish
+        if wants names && start "$peer" ro; then
+            row find $((dirs * files)) "$find_all"
+            row again $((dirs * files)) "$find_all"
+            row missing $((dirs * 10)) "$stat_absent"
+            finish
+            start "$peer" ro || continue
+            row "cold missing" $((dirs * 10)) "$stat_absent"
+            finish
+        fi
+        if wants sequential && start "$peer" ro; then
+            row sequential 1073741824 "dd if='$dir/big' bs=1M status=none | wc -c"
+            finish
+        fi
+        if wants small && start "$peer" ro; then
+            row small 40960000 "find '$dir/small' -type f | xargs -n 50 -P 16 cat | wc -c"
+            finish
+        fi
+        if wants write && start "$peer" rw; then
+            row write 1073741824 "dd if=/dev/zero of='$dir/written' bs=1M count=1024 status=none && echo 1073741824"
+            # Not every mount can remove it at once, and the server keeps it otherwise.
+            rm "$dir/written"
+            finish
+        fi
     done
 done

@@ -25,6 +25,7 @@ build() {
         return 1
         ;;
     esac
+    # shellcheck disable=SC2034  # for the scripts that source this
     tests=$tools/uvfs-tests
 }
 
