@@ -5,12 +5,12 @@
 #
 # For each tree (default 2000/1000 and 1/2000000) in the server of the example: GNU find twice. Checked: all names are
 # found; the names are counted with at most three quarters of the limit and a twentieth of that; the highest resident
-# memory is at most the limit, a twentieth of it, and what an idle mount takes; LISTs are the pages that the keys fill,
-# and at most a twentieth more: names that were evicted before the walk came to them, and guesses that failed.
+# memory, code included, is at most the limit and a twentieth of it; LISTs are the pages that the keys fill,
+# and at most a hundredth more: names that were evicted before the walk came to them, and guesses that failed.
 #
-# UVFS_BUILD=debug: with the programs that tests use. Needs root and /dev/fuse. Prints PASS, FAIL or SKIPPED for each part, and "N passed, N failed, N skipped".
+# UVFS_BUILD=debug: with the programs that tests use; what an idle mount takes comes on top, as their code is long. Needs root and /dev/fuse. Prints PASS, FAIL or SKIPPED for each part, and "N passed, N failed, N skipped".
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 memory=64M
 [ "${1-}" != --memory ] || { memory=$2; shift 2; }
 trees=("$@")
@@ -25,7 +25,15 @@ limit=$(($(numfmt --from=iec "$memory") / 1024))
 mnt=$work/mnt server='' mounted=''
 mkdir "$mnt"
 mkfifo "$work/ask" "$work/said"
-trap 'umount -l "$mnt" 2>/dev/null; kill $server $mounted 2>/dev/null; clean_up' EXIT
+end() {
+    local status=$?
+    umount -l "$mnt" 2>/dev/null
+    # shellcheck disable=SC2086  # none, one or two
+    kill $server $mounted 2>/dev/null
+    (exit "$status")
+    clean_up
+}
+trap end EXIT
 
 start_mount() {
     "$tools/uvfs" mount -o "endpoint=http://127.0.0.1:$port,memory=$memory" object:s3://demo "$mnt" \
@@ -53,7 +61,8 @@ for tree in "${trees[@]}"; do
     exec 8>"$work/ask" 9<"$work/said"
     read -r _ <&9 && read -r _ <&9 || { fail "the server does not start"; continue; }
     start_mount || continue
-    idle=$(resident VmRSS)
+    idle=$(resident VmRSS) beside=0
+    [ "${UVFS_BUILD-}" != debug ] || beside=$idle
     dirs=${tree%/*} files=${tree#*/} most=0
     # The last page of a directory is found out to be the last by its own answer.
     pages=$((dirs * ((files + 999) / 1000) + (dirs + 999) / 1000 + 1))
@@ -66,16 +75,16 @@ for tree in "${trees[@]}"; do
         ended=$EPOCHREALTIME
         kill "$watcher"
         wait "$watcher" 2>/dev/null
-        echo >&8 && read -r lists heads gets _ <&9
+        echo >&8 && read -r lists heads _ <&9
         most=$(sort -n "$work/bytes" | tail -n 1)
         said="$tree, walk $walk: $found names, $(awk -v a="$begun" -v b="$ended" 'BEGIN { printf "%.1f", b - a }') s, $lists LIST $heads HEAD, counted at most $((${most:-0} / 1024)) KiB, resident at most $(resident VmHWM) KiB"
-        if [ "$found" = $((dirs * files)) ] && [ $((lists + heads)) -le $((pages + pages / 20)) ]; then
+        if [ "$found" = $((dirs * files)) ] && [ $((lists + heads)) -le $((pages + pages / 100)) ]; then
             pass "$said"
         else
             fail "$said (pages: $pages)"
         fi
     done
-    if [ "$((${most:-0} / 1024))" -le $((limit * 3 / 4 * 105 / 100)) ] && [ "$(resident VmHWM)" -le $((limit * 105 / 100 + idle)) ]; then
+    if [ "$((${most:-0} / 1024))" -le $((limit * 3 / 4 * 105 / 100)) ] && [ "$(resident VmHWM)" -le $((limit * 105 / 100 + beside)) ]; then
         pass "$tree: within $memory (idle $idle KiB)"
     else
         fail "$tree: not within $memory (idle $idle KiB)"

@@ -16,7 +16,7 @@
 # UVFS_BUILD=debug: with the programs that tests use. Needs root and /dev/fuse. Prints PASS, FAIL or SKIPPED for each part, and
 # "N passed, N failed, N skipped".
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 seeds=()
 while [ $# -gt 0 ]; do
     [ "$1" = --seeds ] && [ $# -gt 1 ] || { printf 'usage: %s [--seeds FROM..TO]...\n' "$0" >&2; exit 2; }

@@ -4,7 +4,7 @@
 # They are the release programs. If UVFS_BUILD is debug, as in ci/test.sh without --full, they are what `cargo test`
 # builds, with debug assertions. build_object does so for the scripts of object stores: the command with that feature, the
 # example's server ($tools/examples/s3_server), and the suites; if PREBUILT is set, they are there already.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034  # tests is for the scripts that source this
 
 target_directory() { cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/'; }
 

@@ -140,7 +140,7 @@ impl DirHandle {
         if batch.is_none()
             && let Some(state) = self.node.data().dir()
         {
-            state.read.store(listing.began, Relaxed);
+            state.read.store(listing.began(), Relaxed);
         }
         let mut entries = Entries { tree, dir: self.node.clone(), ready: VecDeque::new(), taken: None };
         entries.fill(index, batch.as_deref());

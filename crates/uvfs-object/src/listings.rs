@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use uvfs_cache::{InodeId, NodeKnown, NodeListing, Ttl};
+use uvfs_cache::{InodeId, NodeAnswer, NodeKnown, NodeListing, Ttl};
 use uvfs_path::machinery::Patience;
 
 use crate::names::{Gathered, Kind, Named, Unshown};
@@ -103,13 +103,15 @@ struct Source {
     subdirs: Gathering,
     /// Batches so far.
     batches: u64,
+    /// The TTL of the names counts from here. `None`: from the moment that they go into the tree.
+    told_at: Option<u64>,
 }
 
 /// One LIST of a directory.
 pub(crate) struct DirListing {
     pub(crate) number: u64,
-    /// When it began.
-    pub(crate) began: u64,
+    /// When it began, or before, when keys were asked for that a walk's page has told ([`crate::walks`]).
+    began: AtomicU64,
     dir: Node,
     key: String,
     /// [`Subdirs::epoch`](crate::subdirs::Subdirs::epoch) before it began.
@@ -179,10 +181,11 @@ impl Listings {
             all_cached: true,
             subdirs: Gathering::default(),
             batches: 0,
+            told_at: began,
         };
         let listing = Arc::new(DirListing {
             number: self.next.fetch_add(1, Relaxed),
-            began: began.unwrap_or_else(|| self.tree.now()),
+            began: AtomicU64::new(began.unwrap_or_else(|| self.tree.now())),
             dir: dir.clone(),
             key,
             epoch,
@@ -231,9 +234,15 @@ impl Listings {
         }
     }
 
+    /// The store has told that a name may lead to something else than a listing said.
+    pub(crate) fn distrust(&self, dir: &Node) {
+        self.walks.forget(self.tree.now());
+        self.forget(dir);
+    }
+
     /// A name in a directory was changed here, so that the kernel's and other readers' names are outdated.
     pub(crate) fn changed(&self, dir: &Node) {
-        self.forget(dir);
+        self.distrust(dir);
         if let Some(state) = dir.data().dir() {
             state.read.store(0, Relaxed);
         }
@@ -251,6 +260,11 @@ impl Listings {
 }
 
 impl DirListing {
+    /// The keys that it tells were asked for then or later.
+    pub(crate) fn began(&self) -> u64 {
+        self.began.load(Relaxed)
+    }
+
     fn is_joinable(&self, tree: &Tree) -> bool {
         let read = self.read.lock();
         read.failed.is_none() && !read.headless && self.is_current(tree)
@@ -329,7 +343,7 @@ impl DirListing {
 
     /// Whether it is believed still.
     pub(crate) fn is_current(&self, tree: &Tree) -> bool {
-        !self.outdated.load(Relaxed) && !tree.left(self.began).is_zero()
+        !self.outdated.load(Relaxed) && !tree.left(self.began()).is_zero()
     }
 
     /// Index after the last name that has been listed.
@@ -345,6 +359,8 @@ impl DirListing {
             source.listing = Some(match &mut page {
                 Some(page) => {
                     source.raw = std::mem::take(&mut page.own);
+                    source.told_at = Some(page.began);
+                    self.began.fetch_min(page.began, Relaxed);
                     at.store.told()
                 }
                 None => at.store.list(&self.key).await?,
@@ -359,7 +375,7 @@ impl DirListing {
 
     /// Take a batch out of the listing, and publish it.
     async fn take(&self, at: &Listings, source: &mut Source) -> Result<(), Failed> {
-        let Source { listing, raw, whole, all_cached, subdirs, batches } = source;
+        let Source { listing, raw, whole, all_cached, subdirs, batches, told_at } = source;
         let Some(listing) = listing else { return Err(libc::EIO) };
         let _room = at.store.page().await;
         listing.more(BATCH, raw).await?;
@@ -375,8 +391,9 @@ impl DirListing {
         }
         let ended = listing.is_ended();
         let (names, bad) = gathered.finish();
-        let (number, began) = (self.number, self.began);
-        let publishing = Publishing { tree: &at.tree, dir: &self.dir, number, began, batch: *batches };
+        let (number, began, batch) = (self.number, self.began(), *batches);
+        let moment = told_at.unwrap_or_else(|| at.tree.now());
+        let publishing = Publishing { tree: &at.tree, dir: &self.dir, number, began, moment, batch };
         let listed_before = publishing.outdate(&names);
         whole.get_or_insert_with(|| self.dir.begin_listing());
         *all_cached &= publishing.publish(&names).await;
@@ -388,7 +405,7 @@ impl DirListing {
         at.unshown.note(&self.key, &bad);
         let lines = names.into_iter().zip(listed_before).filter(|(_, before)| !before);
         let state = self.dir.data().dir();
-        let is_first = {
+        let (is_first, end) = {
             let mut read = self.read.lock();
             let mut now = read.digest;
             let lines = lines.map(|(Named { name, kind }, _)| {
@@ -402,13 +419,16 @@ impl DirListing {
             read.batches.push_back(Arc::new(batch));
             let is_first = read.batches.len() == 1 && !read.headless;
             read.trim();
-            is_first
+            (is_first, read.end)
         };
         if let Some(state) = state.filter(|_| is_first) {
             state.large.store(!ended, Relaxed);
         }
         if let Some(state) = state.filter(|_| ended) {
             self.ended(&at.tree, source, state);
+        }
+        if ended && end >= PAGE {
+            at.walks.is_long(&self.dir);
         }
         Ok(())
     }
@@ -417,13 +437,14 @@ impl DirListing {
     fn ended(&self, tree: &Tree, source: &mut Source, state: &DirState) {
         let whole = source.whole.take();
         // Looked at after the question to the cache began: a name that is made later cannot leave it unseen.
-        let changed = state.changed.is_changed_since(self.began);
-        let complete =
-            source.all_cached && !changed && whole.is_some_and(|whole| whole.complete(Ttl::For(tree.ttl)));
-        let now = tree.now();
-        state.subdirs.keep(self.epoch, std::mem::take(&mut source.subdirs), (self.began, now), &tree.texts);
-        state.began.store(self.began, Relaxed);
-        state.listed.store(now, Relaxed);
+        let began = self.began();
+        let changed = state.changed.is_changed_since(began);
+        let moment = source.told_at.unwrap_or_else(|| tree.now());
+        let ttl = Ttl::For(tree.left(moment));
+        let complete = source.all_cached && !changed && whole.is_some_and(|whole| whole.complete(ttl));
+        state.subdirs.keep(self.epoch, std::mem::take(&mut source.subdirs), (began, moment), &tree.texts);
+        state.began.store(began, Relaxed);
+        state.listed.store(moment, Relaxed);
         state.asked.store(0, Relaxed);
         state.whole.store(if complete { self.number } else { 0 }, Relaxed);
     }
@@ -435,6 +456,8 @@ struct Publishing<'a> {
     dir: &'a Node,
     number: u64,
     began: u64,
+    /// The TTL counts from here.
+    moment: u64,
     batch: u64,
 }
 
@@ -500,7 +523,8 @@ impl Publishing<'_> {
         if is_written || is_removed() {
             return Ok(is_written);
         }
-        let answer = self.tree.answer(previous.as_ref(), &named.kind);
+        let name_ttl = Ttl::For(self.tree.left(self.moment));
+        let answer = NodeAnswer { name_ttl, ..self.tree.answer(previous.as_ref(), &named.kind) };
         let node = self.tree.attempt(patience, || lock.found(answer))?;
         self.told(&node);
         Ok(node.name().is_some())
@@ -511,7 +535,7 @@ impl Publishing<'_> {
         if data.is_written_since(self.began) {
             data.note_listed(self.number, self.batch);
         } else {
-            self.tree.told(node, self.number, self.batch);
+            self.tree.told_at(node, self.moment, self.number, self.batch);
         }
     }
 }

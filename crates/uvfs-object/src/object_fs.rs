@@ -289,7 +289,7 @@ impl Core {
             && let Ok(node) = self.tree.node(id)
             && let Some(dir) = self.tree.expire(&node)
         {
-            self.listings.forget(&dir);
+            self.listings.distrust(&dir);
         }
     }
 

@@ -177,7 +177,7 @@ fn other(scheme: &str, location: &Location, options: &ObjectOptions) -> Result<O
 }
 
 /// One key, as a listing tells it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Listed {
     pub(crate) key: String,
     /// `None`: a prefix, or an object of which the listing told only the name.

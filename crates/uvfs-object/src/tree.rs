@@ -530,7 +530,12 @@ impl Tree {
 
     /// The store told that a name leads to a node.
     pub(crate) fn told(&self, node: &Node, listing: u64, batch: u64) {
-        node.data().told.store(self.now(), Relaxed);
+        self.told_at(node, self.now(), listing, batch);
+    }
+
+    /// As [`Self::told`], by an answer from which the TTL counts.
+    pub(crate) fn told_at(&self, node: &Node, moment: u64, listing: u64, batch: u64) {
+        node.data().told.store(moment, Relaxed);
         node.data().note_listed(listing, batch);
     }
 

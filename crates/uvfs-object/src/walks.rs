@@ -6,13 +6,19 @@
 //! directories are some 110 LISTs, not 1,000. The directories told ahead are published at once, and their listings stay
 //! joinable while [`PAGES`] pages are kept.
 //!
+//! The last directory of a page may have more keys. Those that came are kept ([`Rest`]), and the next page goes on after
+//! them. So each key is told once. They are dropped if this mount changes any name, or learns of a change by others; the TTL of
+//! names that come from them counts from the first page.
+//!
 //! If the directory itself does not fit into the page, it is listed as usual, and its siblings need a longer walk before
-//! the next such page. So a guess that fails costs one LIST of many.
+//! the next such page. So a guess that fails costs one LIST of many. After a directory that fills a page by itself, nothing is
+//! guessed.
 //!
 //! The mutexes are leaves.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use parking_lot::Mutex;
 use uvfs_cache::{InodeId, NodeKnown};
@@ -20,7 +26,7 @@ use uvfs_cache::{InodeId, NodeKnown};
 use crate::listings::{DirListing, Listings};
 use crate::names::{Kind, is_shown};
 use crate::store::{Failed, Listed};
-use crate::tree::Node;
+use crate::tree::{Counted, HEAP, Node};
 
 /// Directories of one parent, in order after the first, that make a walk.
 const FOLLOWING: u32 = 2;
@@ -38,11 +44,24 @@ struct Walk {
     needed: u32,
 }
 
+/// The end of a page: keys of a directory that may have more.
+struct Rest {
+    parent: InodeId,
+    dir: String,
+    keys: Vec<Listed>,
+    /// When the first of them were asked for.
+    began: u64,
+    _counted: Counted,
+}
+
 /// Walks of one mount, and what was told ahead of them.
 #[derive(Default)]
 pub(crate) struct Walks {
     parents: Mutex<HashMap<InodeId, Walk>>,
     ahead: Mutex<VecDeque<Vec<Arc<DirListing>>>>,
+    rests: Mutex<VecDeque<Rest>>,
+    /// When a name was last changed by this mount, or found out to be another one.
+    changed: AtomicU64,
 }
 
 /// Directories by their keys, each with its own keys.
@@ -52,7 +71,8 @@ type ByDir = BTreeMap<String, Vec<Listed>>;
 pub(crate) struct Page {
     parent: Node,
     prefix: String,
-    began: u64,
+    /// When its keys were asked for, or those of the page before that it goes on with.
+    pub(crate) began: u64,
     /// Keys of the directory that was asked for.
     pub(crate) own: Vec<Listed>,
     ahead: ByDir,
@@ -91,6 +111,36 @@ impl Walks {
         {
             walk.last = part.into();
         }
+    }
+
+    /// A directory fills a page by itself: a page for its next sibling would tell no more than that one.
+    pub(crate) fn is_long(&self, dir: &Node) {
+        let Some((parent, _)) = dir.name() else { return };
+        if let Some(walk) = self.parents.lock().get_mut(&parent.id()) {
+            walk.following = 0;
+        }
+    }
+
+    /// Names may be others than pages have told.
+    pub(crate) fn forget(&self, now: u64) {
+        self.changed.fetch_max(now, SeqCst);
+        let rests = std::mem::take(&mut *self.rests.lock());
+        drop(rests);
+    }
+
+    fn keep_rest(&self, rest: Rest) {
+        let mut rests = self.rests.lock();
+        rests.push_back(rest);
+        let passed = if rests.len() > PAGES { rests.pop_front() } else { None };
+        drop(rests);
+        drop(passed);
+    }
+
+    /// The rest of the page before, if the directory is its last one.
+    fn take_rest(&self, parent: &Node, dir: &str) -> Option<Rest> {
+        let mut rests = self.rests.lock();
+        let at = rests.iter().position(|rest| rest.parent == parent.id() && rest.dir == dir)?;
+        rests.remove(at)
     }
 
     fn keep(&self, listings: Vec<Arc<DirListing>>) {
@@ -146,16 +196,23 @@ impl Listings {
         if !self.walks.note(&parent, part, began, ttl) {
             return Ok(None);
         }
-        let (page, is_end) = {
+        let rest = self.walks.take_rest(&parent, key).filter(|rest| self.is_believed(rest, &parent, dir));
+        let (mut page, began) = rest.map_or((Vec::new(), began), |rest| (rest.keys, rest.began));
+        let is_end = {
             let _room = self.store.page().await;
-            self.store.keys_from(&prefix, key).await?
+            let after = page.last().map_or(key, |listed| &listed.key);
+            let (more, is_end) = self.store.keys_from(&prefix, after).await?;
+            page.extend(more);
+            is_end
         };
         let reach = page.last().map(|listed| listed.key.clone()).unwrap_or_default();
         let is_whole = |dir: &str| is_end || !reach.starts_with(dir);
+        let rest = if is_end { None } else { self.rest(&parent, &prefix, &page, began) };
         let Some(mut dirs) = by_dir(&prefix, page).filter(|_| is_whole(key)) else {
             self.walks.failed(&parent);
             return Ok(None);
         };
+        rest.into_iter().for_each(|rest| self.walks.keep_rest(rest));
         dirs.retain(|dir, _| dir != &prefix && is_whole(dir));
         let own = dirs.remove(key).unwrap_or_default();
         let children = dirs.keys().map(|dir| &dir[prefix.len()..]);
@@ -164,6 +221,27 @@ impl Listings {
             self.walks.told(&parent, child);
         }
         Ok(Some(Page { parent, prefix, began, own, ahead: dirs }))
+    }
+
+    /// The keys of a page's last directory below a parent.
+    fn rest(&self, parent: &Node, prefix: &str, page: &[Listed], began: u64) -> Option<Rest> {
+        let (part, _) = page.last()?.key.strip_prefix(prefix)?.split_once('/')?;
+        let dir = format!("{prefix}{part}/");
+        let keys = page.iter().rev().take_while(|listed| listed.key.starts_with(&dir)).count();
+        let keys = page[page.len() - keys..].to_vec();
+        let bytes = |listed: &Listed| (listed.key.len() + size_of::<Listed>()) as u64 + HEAP;
+        let counted = self.tree.count(keys.iter().map(bytes).sum());
+        Some(Rest { parent: parent.id(), dir, keys, began, _counted: counted })
+    }
+
+    /// Whether the end of a page may be gone on with: it is not old, and nothing is known to have changed since.
+    fn is_believed(&self, rest: &Rest, parent: &Node, dir: &Node) -> bool {
+        let is_same =
+            |node: &Node| node.data().dir().is_some_and(|state| !state.changed.is_changed_since(rest.began));
+        self.walks.changed.load(SeqCst) < rest.began
+            && self.tree.left(rest.began) > self.tree.ttl / 2
+            && is_same(parent)
+            && is_same(dir)
     }
 
     /// Publish the directories that a page has told besides the one that was asked for.

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! `--tree 1000/100` adds 1,000 prefixes `tree/dN/` of 100 small objects. `--latency` delays each answer. With `--counts`
-//! a line on standard input makes the server print its requests since the last one.
+//! a line on standard input makes the server print its requests since the last one: LISTs, HEADs, GETs, bytes, and those
+//! that write.
 
 mod bucket;
 
@@ -78,7 +79,8 @@ fn add(bucket: &Bucket, option: &str, value: &str) -> std::io::Result<()> {
 fn count(bucket: &Bucket) {
     for _ in std::io::stdin().lock().lines().map_while(Result::ok) {
         let requests = bucket.take_requests();
-        println!("{} {} {} {}", requests.lists, requests.heads, requests.gets, requests.bytes);
+        let writes = bucket.take_all_writes();
+        println!("{} {} {} {} {writes}", requests.lists, requests.heads, requests.gets, requests.bytes);
     }
 }
 

@@ -55,6 +55,11 @@ impl Bucket {
         self.0.writes.counts.lock().remove(&kind).unwrap_or_default()
     }
 
+    /// Requests of all kinds since the last call.
+    pub fn take_all_writes(&self) -> u64 {
+        self.0.writes.counts.lock().drain().map(|(_, count)| count).sum()
+    }
+
     /// Multipart uploads that were neither completed nor given up.
     pub fn uploads(&self) -> usize {
         self.0.writes.uploads.lock().len()

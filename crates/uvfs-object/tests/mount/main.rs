@@ -31,6 +31,7 @@ const TESTS: &[(&str, fn())] = &[
     ("a_walk_with_less_memory_than_names_lists_each_page_once", names::evicted),
     ("a_walk_lists_many_directories_at_once", names::walks),
     ("a_walk_of_large_directories_lists_each", names::large_walk),
+    ("a_walk_goes_on_after_a_page_that_holds_still", names::rests),
     ("a_reader_goes_on_in_a_later_listing_if_the_names_are_the_same", names::resumed),
     ("figures_are_in_a_hidden_directory", names::control),
     ("files_of_all_sizes_are_read_whole", data::sizes),
