@@ -12,7 +12,7 @@ use crate::Served;
 /// Clients that wait at a time. Root may have more connections than other users.
 const CLIENTS: usize = 40;
 /// Memory of all answers together, and what the answers' threads take beside it, in MiB.
-const KEPT: usize = 64 + 26;
+const KEPT: usize = 64 + 56;
 
 /// Memory of this process that is resident, in bytes. The server is part of it.
 fn resident() -> usize {
@@ -70,7 +70,7 @@ pub fn clients() {
     assert!(first["changes"].as_u64().is_some_and(|count| count >= FILES as u64), "{first}");
     let before = resident();
     // Each answer has 5 MB, so all have more than is kept in memory. Nobody reads more of it than its first line.
-    let clients = crate::form::usual_or_full(24, CLIENTS);
+    let clients = crate::form::usual_or_full(32, CLIENTS);
     let mut slow: Vec<_> = (0..clients).map(|_| asks(&served, "sock", &request(&begin, false))).collect();
     for answer in &mut slow {
         let moment = line(answer);
