@@ -8,7 +8,7 @@
 # memory, code included, is at most the limit and a twentieth of it; LISTs are the pages that the keys fill,
 # and at most a hundredth more: names that were evicted before the walk came to them, and guesses that failed.
 #
-# UVFS_BUILD=debug: with the programs that tests use; what an idle mount takes comes on top, as their code is long. Needs root and /dev/fuse. Prints PASS, FAIL or SKIPPED for each part, and "N passed, N failed, N skipped".
+# UVFS_BUILD=debug: with the programs that tests use. Their code is long, so the resident memory of an idle mount comes on top of the limit. Needs root and /dev/fuse. Prints PASS, FAIL or SKIPPED for each part, and "N passed, N failed, N skipped".
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 memory=64M

@@ -33,7 +33,7 @@ pub(crate) const FSTYPE: &str = "fuse.uvfs";
 /// empty may be mounted on, as with mount(8): its content is hidden until unmount.
 ///
 /// # Errors
-/// A sentence: it is missing, is no directory, this user may not look at it, or what is mounted there has no server.
+/// A sentence: it is missing, is no directory, this user may not look at it, or the mount there has no server.
 pub fn mount_point(dir: &Path) -> Result<PathBuf, MountError> {
     let dir = fs::canonicalize(dir).map_err(|error| MountError::at(dir, error))?;
     match fs::metadata(&dir) {
