@@ -55,8 +55,8 @@ impl Core {
         Attributes { node: self.node_of(inode.id()), attr, ttl }
     }
 
-    /// Whether the kernel must ask for the mode each time, because a write of its own may have cleared set-id bits: a write to
-    /// a lent file clears them in the driver's file only, and the kernel would run the program as its owner until an event or
+    /// Whether the kernel must ask for the mode each time, because a write of its own may have cleared set-id bits. A write to
+    /// a lent file clears them in the driver's file only. The kernel would run the program as its owner until an event or
     /// the RELEASE corrects the mode. It asks before it runs a program whose attributes it may not believe.
     pub(super) fn may_lose_set_id(&self, inode: &Inode<'_>, attr: &Attr) -> bool {
         attr.mode & (mode::S_ISUID | mode::S_ISGID) != 0

@@ -12,8 +12,10 @@
 //!
 //! A small file that is first opened for reading is not lent. Borrowing and returning it costs more than reading it
 //! once, into pages that the kernel keeps from one open to the next. (Lending made the server's part of a hot open,
-//! read and close 1.5 times as long.) A file that is first opened with `O_DIRECT` is not lent, because the kernel's own open of
-//! the lent file would keep that flag for good. A file that the driver does not offer
+//! read and close 1.5 times as long.)
+//!
+//! A file that is first opened with `O_DIRECT` is not lent. The kernel's own open of the lent file would keep that flag for
+//! good. A file that the driver does not offer
 //! ([`FileLender::offer`](uvfs::driver::FileLender::offer)), such as one with set-id bits, is not lent either.
 //!
 //! A file that is not lent is read and written *by requests*: the kernel sends READ and WRITE.

@@ -206,7 +206,7 @@ mod by_hand {
     }
 
     /// More requests wait than there are entries at first; all arrive, and one more is answered. At no time more come at once
-    /// than are free: on a busy machine the ring's thread may not run before the last entry is taken, and then a request waits in
+    /// than are free. On a busy machine the ring's thread may not run before the last entry is taken. Then a request waits in
     /// the kernel for the next answer, which is not given here.
     #[test]
     fn requests_that_wait_leave_room_for_others() {
