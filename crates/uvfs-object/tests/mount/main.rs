@@ -17,7 +17,7 @@ mod writes;
 use libtest_mimic::{Arguments, Completion, Trial};
 
 const TESTS: &[(&str, fn())] = &[
-    ("a_find_of_10_000_objects_lists_each_directory_once", names::find),
+    ("a_find_of_10_000_objects_lists_each_page_once", names::find),
     ("64_lookups_in_a_cold_directory_are_one_list", names::cold),
     ("two_readers_of_a_cold_directory_are_one_list", names::readers),
     ("names_expire_and_are_listed_again", names::expiry),

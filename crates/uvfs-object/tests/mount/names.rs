@@ -56,7 +56,8 @@ fn find_twice() -> u64 {
     }
     let requests = mount.bucket().take_requests();
     let rereads = mount.handle().figures().rereads;
-    assert_eq!((requests.lists, requests.heads, requests.gets), (1 + DIRS as u64 + rereads, 0, 0));
+    // The root, and two directories that make a walk. The other 9,000 names fill nine pages, and a last one tells that they end.
+    assert_eq!((requests.lists, requests.heads, requests.gets), (1 + 2 + 9 + 1 + rereads, 0, 0));
     rereads
 }
 
