@@ -521,14 +521,16 @@ impl IndexedTree {
     ///
     /// A directory above a mount may be renamed meanwhile. Then the table of mounts, read anew under the lock, differs, or has a
     /// path that the table of names has not, and both are looked at again. If nothing has changed since the last look, the name
-    /// is missing for another reason: it could not be read.
+    /// is missing for another reason: it could not be read. A directory that was renamed and renamed back leaves the table of
+    /// names as it was, but not the count of events. Others' events count too, so after all looks an equal table is enough.
     fn settled(&self) -> (RwLockReadGuard<'_, Content>, Result<Arc<Covered>, String>) {
         let following =
             |content: &Content| (content.phase == IndexPhase::Following).then_some(content.instance);
-        let (mut looks, mut last) = (0, None);
+        let (mut looks, mut last) = (0, None::<(Vec<Cover>, ChangeClock, u64)>);
         loop {
             let before = following(&self.shared.content.read());
             let mounts = self.settle_and_look();
+            let events = self.watcher.counts().events;
             let content = self.shared.content.read();
             let now = following(&content);
             if now.is_some() && now != before {
@@ -539,19 +541,20 @@ impl IndexedTree {
                 Ok(mounts) => self.shared.host.covers().map(|again| (again.names == mounts.names, again)),
                 Err(errno) => Err(errno),
             };
-            let clock = Some(content.clock());
+            let clock = content.clock();
             match again {
                 Err(errno) => return (content, Err(no_mounts(errno))),
                 Ok((true, covers))
-                    if last == clock
-                        || covers.names.iter().all(|cover| content.table.may_have(&cover.path)) =>
+                    if last.as_ref().is_some_and(|(names, then, before)| {
+                        *then == clock && (looks == MOVING || *before == events && *names == covers.names)
+                    }) || covers.names.iter().all(|cover| content.table.may_have(&cover.path)) =>
                 {
                     return (content, Ok(covers));
                 }
                 Ok(_) if looks == MOVING => {
                     return (content, Err("mounts inside the tree are being moved".into()));
                 }
-                Ok(_) => (looks, last) = (looks + 1, clock),
+                Ok((_, covers)) => (looks, last) = (looks + 1, Some((covers.names.clone(), clock, events))),
             }
         }
     }
