@@ -1,8 +1,8 @@
 //! The coarse clock for expiry, and the epoch of superblocks whose drivers notify of changes.
 //!
 //! An answer with a TTL has a *deadline*: milliseconds, 32 bits, wrapping, even. Only entries with a
-//! deadline look at the clock. Deadlines lie at most 2^30 ms (12 days) ahead. So a wrapping comparison is
-//! exact as long as an expired entry is looked at or swept within 24 days. An older entry is at worst
+//! deadline look at the clock. Deadlines lie at most 2^30 ms (12 days) ahead. So the comparison, which
+//! wraps, is exact if an expired entry is looked at or removed within 24 days. An older entry is at worst
 //! trusted again for its TTL.
 //!
 //! A watched superblock's answers are trusted until its driver notifies the cache. In place of the deadline

@@ -11,16 +11,18 @@
 //! - *Everything* is suspect: the epoch moves (`expiry.rs`). No structure is walked, and a hit compares two
 //!   words.
 //!
-//! **Answers on their way.** The driver was asked before the change, and its answer is stored after it.
+//! **Answers on their way.** The driver was asked before the change, and answers after it. The cache does not
+//! trust such an answer, and knows it by these signs:
 //!
 //! - A lookup's name: the directory's revision has moved (rule 10).
 //! - A lookup's attributes: the inode's number is noted as changed (`late_attributes.rs`).
 //! - A getattr's attributes: the attribute sequence has moved.
 //! - After a move of the epoch, attributes of a known inode are not stored. Other answers are stored with
 //!   the epoch in which the driver was asked, so they are suspect at once.
-//! - A name that was made, linked or renamed through the cache: its change is noted before the name is
-//!   forgotten, and the writer that has published a name looks at the notes afterwards. One of the two sees
-//!   the other, because both hold the name's bucket in between.
+//! - A name that was made, linked or renamed through the cache. The notifying thread notes the change, then
+//!   forgets the name under its bucket's lock. The writer publishes the name under that lock, then looks at
+//!   the notes. If the writer has the lock first, the notifying thread forgets the new name. Otherwise the
+//!   writer sees the note.
 //!
 //! Costs: a lock of one bucket and one inode for each change. Hits pay for a test of words that they have
 //! loaded.

@@ -1,4 +1,5 @@
-//! The cache as servers embed it: data of their own for each inode, handles for tasks, paths, keys.
+//! The cache as servers embed it: data of their own for each inode, handles that tasks may keep, paths of inodes, and
+//! numbers for keys.
 //!
 //! [`NodeCache`] owns a [`Cache`], which nobody else reaches: so every inode in it has a value of the embedder's
 //! type, and the embedder needs no `unsafe`. A [`NodeSuperblock`] is one file system in it. An [`OwnedNode`] is a
@@ -7,7 +8,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `inode_data` | the embedder's data of each inode, dropped once |
-//! | `node_handles` | handles |
+//! | `node_handles` | handles, with names and paths |
 //! | `owned_ticket` | lookup tickets and answers |
 //! | `owned_name_lock` | name locks and rename locks; create, link, remove, rename |
 //! | `listing` | listings |
