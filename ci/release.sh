@@ -29,6 +29,8 @@ build() {
     # lld folds equal functions into one, and packs relocations: a tenth of the program. Both need Rust 1.90, whose own
     # linker is lld; the packed relocations glibc 2.36.
     flags+="${separator}-Clink-arg=-Wl,--icf=all$separator-Clink-arg=-Wl,-z,pack-relative-relocs"
+    # Cargo 1.95 forgets the profile's `strip` where a package has an entry of its own.
+    flags+="${separator}-Cstrip=symbols"
     if [ "$1" = static ]; then flags+="${separator}-Ctarget-feature=+crt-static"; fi
     # With --target the flags do not reach macros and build scripts.
     CARGO_ENCODED_RUSTFLAGS=$flags cargo build --quiet --locked --profile dist -p uvfs-cli --target "$host" --target-dir "$BUILD/$1"
