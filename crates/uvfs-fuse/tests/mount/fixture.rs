@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -95,11 +96,13 @@ impl Fixture {
         self.vfs.release(fh);
     }
 
-    /// Opens a file to read and write; it must be lent.
+    /// Opens a file to read and write; it must be lent. On a thread of its own, whose files the server does not expect
+    /// to be small.
     pub fn open_lent(&self, name: &str) -> File {
         let before = self.mounted.passthrough();
-        let file = File::options().read(true).write(true).create(true).truncate(false).open(self.path(name));
-        let file = file.expect("open");
+        let path = self.path(name);
+        let open = || File::options().read(true).write(true).create(true).truncate(false).open(path);
+        let file = thread::scope(|scope| scope.spawn(open).join().expect("a thread")).expect("open");
         assert_eq!(self.mounted.passthrough(), Passthrough { opens: before.opens + 1, ..before });
         file
     }
