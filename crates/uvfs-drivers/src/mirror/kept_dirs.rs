@@ -17,12 +17,10 @@
 //! inotify(7) does not report its end.
 //!
 //! Only file systems of local disks and memory are treated so ([`is_plain`](super::lend::is_plain)), and never a mount
-//! inside the source, which a descriptor would keep from being unmounted. A directory has one place, by the remainder
-//! of its number, which it gets at its second use in a row. Each place has a mutex, a leaf, which is held across no
-//! system call.
+//! inside the source, which a descriptor would keep from being unmounted. A directory is kept at its second use in a
+//! row, and closed when others are used more often. The mutex is a leaf and is held across no system call.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -73,84 +71,90 @@ pub(super) struct KeptDir {
     node: Weak<Node>,
 }
 
+impl KeptDir {
+    fn is_of(&self, node: &Arc<Node>) -> bool {
+        self.node.as_ptr() == Arc::as_ptr(node)
+    }
+}
+
 impl AsFd for KeptDir {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
+/// Places in which the last directories that were used are noted, by the remainder of their numbers.
+const LAST: usize = 16;
+
 #[derive(Default)]
-struct Slot {
-    /// The number of the node that was used last.
-    last: u64,
-    kept: Option<Arc<KeptDir>>,
+struct State {
+    last: [u64; LAST],
+    /// Those that are used more often come later.
+    kept: Vec<Arc<KeptDir>>,
 }
 
 /// See the module.
 pub(super) struct KeptDirs {
-    slots: Box<[Mutex<Slot>]>,
-    /// How many of them are kept.
-    count: AtomicUsize,
+    most: usize,
+    state: Mutex<State>,
 }
 
 impl KeptDirs {
-    /// For so many directories; for none, nothing is kept.
+    /// For so many directories; none if these are too few for one way.
     pub(super) fn new(most: usize) -> Self {
-        Self { slots: (0..most).map(|_| Mutex::default()).collect(), count: AtomicUsize::new(0) }
+        Self { most: if most < LEVELS { 0 } else { most }, state: Mutex::default() }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.count.load(Relaxed)
-    }
-
-    fn slot(&self, node: &Node) -> Option<&Mutex<Slot>> {
-        self.slots.get((node.number % self.slots.len().max(1) as u64) as usize)
+        self.state.lock().kept.len()
     }
 
     fn get(&self, node: &Arc<Node>) -> Option<Arc<KeptDir>> {
-        let slot = self.slot(node)?.lock();
-        slot.kept.as_ref().filter(|kept| kept.node.as_ptr() == Arc::as_ptr(node)).cloned()
+        let mut state = self.state.lock();
+        let at = state.kept.iter().position(|kept| kept.is_of(node))?;
+        let kept = Arc::clone(&state.kept[at]);
+        if at + 1 < state.kept.len() {
+            state.kept.swap(at, at + 1);
+        }
+        Some(kept)
     }
 
-    /// Whether the use of a node is the second in a row among those that have the same place.
+    /// Whether the use of a node is the second in a row among those that have the same place in `last`.
     fn is_again(&self, node: &Node) -> bool {
-        let Some(slot) = self.slot(node) else { return false };
-        std::mem::replace(&mut slot.lock().last, node.number) == node.number
+        let at = (node.number % LAST as u64) as usize;
+        self.most > 0 && std::mem::replace(&mut self.state.lock().last[at], node.number) == node.number
     }
 
-    fn keep(&self, node: &Arc<Node>, kept: Option<Arc<KeptDir>>) {
-        let Some(slot) = self.slot(node) else { return };
-        let more = usize::from(kept.is_some());
-        let gone = std::mem::replace(&mut slot.lock().kept, kept);
-        self.count.fetch_add(more, Relaxed);
-        self.count.fetch_sub(usize::from(gone.is_some()), Relaxed);
+    fn keep(&self, kept: Arc<KeptDir>) {
+        let mut state = self.state.lock();
+        let gone = if state.kept.len() < self.most { None } else { Some(state.kept.remove(0)) };
+        state.kept.push(kept);
+        drop(state);
         // Closed outside the lock.
         drop(gone);
     }
 
     /// Closes those that `which` names. A thread that uses one at this moment closes it later.
     fn forget(&self, which: impl Fn(&KeptDir) -> bool) {
-        if self.count.load(Relaxed) == 0 {
-            return;
-        }
-        for slot in &self.slots {
-            let gone = {
-                let mut slot = slot.lock();
-                if slot.kept.as_deref().is_some_and(&which) { slot.kept.take() } else { None }
-            };
-            self.count.fetch_sub(usize::from(gone.is_some()), Relaxed);
-        }
+        let mut state = self.state.lock();
+        let gone: Vec<_> = state.kept.extract_if(.., |kept| which(kept)).collect();
+        drop(state);
+        drop(gone);
     }
 
     /// A directory was removed.
     pub(super) fn forget_node(&self, node: &Arc<Node>) {
-        self.forget(|kept| kept.node.as_ptr() == Arc::as_ptr(node));
+        self.forget(|kept| kept.is_of(node));
     }
 
     /// A name leads elsewhere.
     pub(super) fn forget_name(&self, dir: u64, name: &[u8]) {
         let is = |place: Place| place.dir.number == dir && *place.name == *name;
-        self.forget(|kept| kept.node.upgrade().and_then(|node| node.place()).is_none_or(is));
+        let mut gone = self.state.lock().kept.clone();
+        gone.retain(|kept| kept.node.upgrade().and_then(|node| node.place()).is_none_or(is));
+        if !gone.is_empty() {
+            self.forget(|kept| gone.iter().any(|gone| std::ptr::eq(&**gone, kept)));
+        }
     }
 
     /// Anything may have changed.
@@ -194,7 +198,7 @@ impl Mirror {
         match Mark::of(&fd, c"", AtFlags::EMPTY_PATH) {
             Ok(mark) => {
                 let kept = Arc::new(KeptDir { fd, mark, node: Arc::downgrade(node) });
-                self.dirs.keep(node, Some(Arc::clone(&kept)));
+                self.dirs.keep(Arc::clone(&kept));
                 At::Dir(kept)
             }
             Err(_) => At::Own(fd),

@@ -383,13 +383,15 @@ fn what_is_kept_and_was_moved_out_is_out_of_reach() {
         let Some(fs) = Fs::watched() else { return };
         fs::create_dir_all(fs.src("a/b/c")).unwrap();
         let op = fs.root_op();
+        let mut used = 0;
         for _ in 0..100 {
             let dir = fs.inode(&format!("/{kept}"));
             for _ in 0..3 {
                 fs.vfs.mkdir(&op, &dir, b"new", 0o755).map(drop).unwrap();
                 fs.vfs.rmdir(&op, &dir, b"new").unwrap();
             }
-            assert!(fs.mirror.kept_directories() > 0, "{kept} is not kept");
+            // None is where events have just been lost.
+            used += usize::from(fs.mirror.kept_directories() > 0);
             fs::rename(fs.src(moved), fs.outside("moved")).unwrap();
             symlink(fs.outside("moved"), fs.src(moved)).unwrap();
             let made = fs.vfs.mkdir(&op, &dir, b"new", 0o755).map(drop);
@@ -399,6 +401,7 @@ fn what_is_kept_and_was_moved_out_is_out_of_reach() {
             fs::rename(fs.outside("moved"), fs.src(moved)).unwrap();
             assert!(!fs.src(kept).join("new").exists(), "made outside");
         }
+        assert!(used > 0, "{kept} was never kept");
     }
 }
 
@@ -409,14 +412,14 @@ fn a_kept_directory_that_the_host_removes_is_closed() {
     let op = fs.root_op();
     fs::create_dir(fs.src("dir")).unwrap();
     let dir = fs.inode("/dir");
-    for _ in 0..3 {
+    let end = Instant::now() + Duration::from_secs(60);
+    while fs.mirror.kept_directories() == 0 {
+        assert!(Instant::now() < end, "it is never kept");
         fs.vfs.mkdir(&op, &dir, b"new", 0o755).map(drop).unwrap();
         fs.vfs.rmdir(&op, &dir, b"new").unwrap();
     }
-    assert_eq!(fs.mirror.kept_directories(), 1);
     let gone = std::process::Command::new("rmdir").arg(fs.src("dir")).status().unwrap();
     assert!(gone.success());
-    let end = Instant::now() + Duration::from_secs(60);
     while fs.mirror.kept_directories() > 0 {
         assert!(Instant::now() < end, "it is still open");
         std::thread::yield_now();

@@ -52,6 +52,11 @@ pub struct Fixture {
     dir: TempDir,
 }
 
+/// Opens files on a thread of its own, whose next file the server does not expect to be small.
+pub fn by_a_new_thread<T: Send>(open: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| scope.spawn(open).join().expect("a thread"))
+}
+
 impl Fixture {
     pub fn new(driver: Arc<dyn Driver>, options: &Options) -> Self {
         let vfs = Vfs::new(VfsConfig::default(), driver).expect("a VFS");
@@ -96,13 +101,12 @@ impl Fixture {
         self.vfs.release(fh);
     }
 
-    /// Opens a file to read and write; it must be lent. On a thread of its own, whose files the server does not expect
-    /// to be small.
+    /// Opens a file to read and write; it must be lent.
     pub fn open_lent(&self, name: &str) -> File {
         let before = self.mounted.passthrough();
         let path = self.path(name);
         let open = || File::options().read(true).write(true).create(true).truncate(false).open(path);
-        let file = thread::scope(|scope| scope.spawn(open).join().expect("a thread")).expect("open");
+        let file = by_a_new_thread(open).expect("open");
         assert_eq!(self.mounted.passthrough(), Passthrough { opens: before.opens + 1, ..before });
         file
     }
