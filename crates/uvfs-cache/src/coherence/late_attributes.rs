@@ -60,7 +60,7 @@ impl Changes {
         self.note_in(&self.last, ino);
     }
 
-    /// What a name leads to changes, behind the cache. Called before the name is forgotten.
+    /// A name leads elsewhere, or its file has changed, behind the cache. Called before the name is forgotten.
     pub(crate) fn note_name(&self, key: u64) {
         self.note_in(&self.names, key);
     }
@@ -76,7 +76,7 @@ impl Changes {
         slot(&self.last, ino).is_some_and(|slot| slot.load(Ordering::Acquire) > count)
     }
 
-    /// Whether what a name leads to may have changed after `count`.
+    /// Whether a name, or its file, may have changed after `count`.
     pub(crate) fn name_since(&self, key: u64, count: u64) -> bool {
         slot(&self.names, key).is_some_and(|slot| slot.load(Ordering::Acquire) > count)
     }
