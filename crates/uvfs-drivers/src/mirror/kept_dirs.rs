@@ -110,6 +110,9 @@ impl KeptDirs {
     }
 
     fn get(&self, node: &Arc<Node>) -> Option<Arc<KeptDir>> {
+        if self.most == 0 || node.fmt() != mode::S_IFDIR {
+            return None;
+        }
         let mut state = self.state.lock();
         let at = state.kept.iter().position(|kept| kept.is_of(node))?;
         let kept = Arc::clone(&state.kept[at]);
