@@ -41,6 +41,7 @@ mod readdir;
 pub(crate) mod request_counters;
 mod retry_for_memory;
 mod revalidation;
+mod small_writers;
 #[cfg(test)]
 pub(crate) mod test_frontend;
 

@@ -72,8 +72,8 @@ pub trait FileLender {
     /// # Errors
     /// If it answers an error, the file is not lent.
     fn lend(&self, file: File<'_>) -> Result<()>;
-    /// Whether an open file of this inode was lent since the cache has known the inode. A program may have it
-    /// mapped even if nobody has it open.
+    /// Whether an open file of this inode was lent since the cache has known the inode, to an opener that could map
+    /// it. A program may have it mapped even if nobody has it open.
     fn was_lent(&self, inode: &Inode<'_>) -> bool;
     /// Whether the file behind an open one can be read and written with O_DIRECT.
     ///

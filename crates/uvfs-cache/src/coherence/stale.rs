@@ -37,7 +37,7 @@ use crate::lookup::ticket::NameGuard;
 use crate::names::dentry::is_name;
 use crate::types::SbId;
 
-/// A name's key among the numbers of changed inodes. If two names share a key, an answer may be treated as
+/// A name's key among changed names. If two names share a key, an answer may be treated as
 /// late although it is not.
 fn name_key(dir: u64, name: &[u8]) -> u64 {
     let start = dir.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ name.len() as u64;
@@ -54,7 +54,7 @@ impl Cache {
         if !is_name(name) {
             return false;
         }
-        self.superblock(sb).changes().note(name_key(dir, name));
+        self.superblock(sb).changes().note_name(name_key(dir, name));
         let Some(dir) = self.changed(sb, dir, mode::S_IFDIR) else { return false };
         self.invalidate(&dir, name);
         dir.mark_stale();
@@ -135,7 +135,7 @@ impl NameGuard<'_> {
         {
             inode.mark_stale();
         }
-        if superblock.changes().since(name_key(self.dir.ino(), self.name()), self.asked.changes) {
+        if superblock.changes().name_since(name_key(self.dir.ino(), self.name()), self.asked.changes) {
             self.cache.invalidate(&self.dir, self.name());
         }
     }

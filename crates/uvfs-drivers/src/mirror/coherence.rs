@@ -214,6 +214,7 @@ impl Mirror {
     pub fn name_changed(&self, dir: &FileHandle, name: &[u8]) {
         self.coherence.told.fetch_add(1, AcqRel);
         if let Some(node) = self.table.with_handle(dir) {
+            self.dirs.forget_name(node.number, name);
             self.in_cache(|cache, sb| cache.name_changed(sb, node.number, name));
         }
     }
@@ -250,6 +251,7 @@ impl Mirror {
     pub fn all_suspect(&self) {
         let before = self.coherence.suspect.fetch_add(1, SeqCst);
         self.coherence.told.fetch_add(1, SeqCst);
+        self.dirs.forget_all();
         if stamp(before + 1) == 1 {
             // The stamp has wrapped.
             self.table.none_bare();

@@ -24,6 +24,8 @@ pub(super) struct Budget {
     open_max: usize,
     /// Number of directory streams that may be kept.
     pub(super) streams: usize,
+    /// Number of directories that may be kept open.
+    pub(super) dirs: usize,
 }
 
 /// The number of free turns, and of turns taken so far.
@@ -51,13 +53,16 @@ impl Budget {
     fn divide(descriptors: usize) -> Self {
         let operations = (descriptors / 2 / PER_OPERATION).clamp(1, OPERATIONS_MAX);
         let streams = (descriptors / 16).min(32);
-        let open_max = descriptors.saturating_sub(operations * PER_OPERATION + streams);
+        // A thread may still use one that was closed.
+        let dirs = (descriptors / 64).min(16);
+        let open_max = descriptors.saturating_sub(operations * PER_OPERATION + streams + dirs);
         Self {
             free: Mutex::new(Free { turns: operations, taken: 0 }),
             freed: Condvar::new(),
             open: AtomicUsize::new(0),
             open_max,
             streams,
+            dirs,
         }
     }
 
@@ -109,7 +114,7 @@ mod tests {
             let operations = budget.free.lock().turns;
             assert!(operations >= 1);
             assert!(
-                operations * PER_OPERATION + budget.streams + budget.open_max <= descriptors,
+                operations * PER_OPERATION + budget.streams + budget.dirs + budget.open_max <= descriptors,
                 "{descriptors}"
             );
         }

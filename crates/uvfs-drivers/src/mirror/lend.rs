@@ -23,8 +23,9 @@
 //! could change all of it through a mapping. The kernel of the mount does not know the flag, and the host's is not
 //! asked.
 //!
-//! A node whose file was lent stays marked ([`Node::was_lent`](super::node::Node::was_lent)): mappings of the host's
-//! pages outlive the open file.
+//! A node whose file was lent to an opener that can map it stays marked
+//! ([`Node::was_lent`](super::node::Node::was_lent)): mappings of the host's pages outlive the open file. mmap(2) needs
+//! a descriptor that reads (EACCES), so a file that was lent for writing only, such as a copy, is not marked.
 //!
 //! Attributes in the cache are not right while a lent file is written. Front ends then ask each time
 //! ([`Vfs::look`](uvfs::Vfs::look)). At its release the host is asked once more, so that the cache is right before
@@ -70,7 +71,9 @@ impl Mirror {
 
     pub(super) fn lend_file(&self, file: File<'_>) -> Result<()> {
         let open = self.files.get(file.handle)?;
-        self.table.of(file.inode.ino()).ok_or(Errno::STALE)?.mark_lent();
+        if open.access != Access::WRITE {
+            self.table.of(file.inode.ino()).ok_or(Errno::STALE)?.mark_lent();
+        }
         open.lent.store(true, Relaxed);
         Ok(())
     }

@@ -11,6 +11,7 @@
 //! | `root`, `reach` | where the mirror begins; from a node to its file |
 //! | `mounts`, `hidden_mounts` | the mounts inside, and the names of those that are not shown |
 //! | `submounts`, `numbers` | the mirrors of the mounts that are shown, and the numbers of their files |
+//! | `kept_dirs` | descriptors of directories that are used again and again |
 //! | `caller`, `fds` | acting in the caller's name; how many descriptors the mirror may hold |
 //! | `owners`, `perms` | other owners, groups and permissions than the host's |
 //! | `moves`, `noreplace` | keeping renames and the mirror's walks apart; renaming on hosts without RENAME_NOREPLACE |
@@ -21,7 +22,7 @@
 //! | `coherence` | what an event or an overflow does to the cache; how long the mirror believes an answer |
 //! | [`watch`](crate::watch) | how changes by others are noticed |
 //!
-//! The mirror keeps no descriptor for a file that nobody has open. It holds no lock across a system call, except that of
+//! The mirror keeps no descriptor for a file that nobody has open, but for a few directories. It holds no lock across a system call, except that of
 //! `moves`, for which nobody waits longer than 50 ms. The locks are described in `node` (the table), `file` (open files),
 //! `dir` (streams) and `fds`.
 
@@ -35,6 +36,7 @@ mod file;
 mod flags;
 mod hidden_mounts;
 mod identity;
+mod kept_dirs;
 mod lend;
 mod mounts;
 mod moves;
@@ -79,6 +81,7 @@ use fds::{Budget, Permit};
 use file::Files;
 use hidden_mounts::Covers;
 use identity::Handles;
+use kept_dirs::KeptDirs;
 use mounts::Mount;
 use moves::Moves;
 use node::{Numbering, Table};
@@ -129,6 +132,7 @@ pub struct Mirror {
     files: Files,
     kept: Arc<Kept>,
     streams: Streams,
+    dirs: KeptDirs,
     moves: Moves,
     mounted: OnceLock<Mounted>,
     coherence: coherence::State,
@@ -228,12 +232,14 @@ impl Mirror {
         (server, budget, links, owners): Shared,
         (streams, permits): (usize, Vec<Permit>),
     ) -> Result<Arc<Self>> {
-        let (seen, handles, made, lends) = {
+        let (seen, handles, made, is_plain) = {
             let at = base.open()?;
-            let lends = server.can_lend() && lend::is_plain(&at);
             let handles = Handles::of(&at);
-            (handles.look(&at)?, handles, identity::is_made(&at), lends)
+            (handles.look(&at)?, handles, identity::is_made(&at), lend::is_plain(&at))
         };
+        let lends = server.can_lend() && is_plain;
+        let keeps = is_plain && handles == Handles::Own && matches!(base, Base::Source(_));
+        let dirs = if keeps { budget.dirs } else { 0 };
         let table = Table::new(numbering);
         let root = table.meet(&seen.id, seen.attr.ino, seen.attr.fmt()).number;
         Ok(Arc::new(Self {
@@ -252,6 +258,7 @@ impl Mirror {
             files: Files::default(),
             kept: Arc::default(),
             streams: Streams::new(streams),
+            dirs: KeptDirs::new(dirs),
             moves: Moves::default(),
             mounted: OnceLock::new(),
             coherence: coherence::State::default(),
@@ -285,6 +292,11 @@ impl Mirror {
     /// How often a directory of the source was opened to be read.
     pub fn listings(&self) -> u64 {
         self.streams.opened()
+    }
+
+    /// How many directories of the source are kept open at present, because they are used again and again.
+    pub fn kept_directories(&self) -> usize {
+        self.dirs.len()
     }
 
     /// How many files of the source are known at present.

@@ -267,6 +267,7 @@ impl Mirror {
             Ok(()) => {
                 node.gone_from(&dir_node, name);
                 if is_dir {
+                    self.dirs.forget_node(&node);
                     inode.update(|attr| attr.nlink = 0);
                 }
                 if let Some(file) = file {
@@ -393,6 +394,7 @@ impl Mirror {
     /// The inode that had the new name has one link less.
     fn after_replaced(&self, inode: &Inode<'_>, node: &Arc<Node>, file: Option<OwnedFd>) {
         if node.fmt() == mode::S_IFDIR {
+            self.dirs.forget_node(node);
             inode.update(|attr| attr.nlink = 0);
         }
         if let Some(file) = file {

@@ -135,8 +135,8 @@ impl Node {
         u32::from(self.fmt) << FMT_SHIFT
     }
 
-    /// Whether a file of it was lent. That stays: a mapping outlives the open file, and its holder keeps the cache's
-    /// inode, and so this node.
+    /// Whether a file of it was lent to an opener that can map it. That stays: a mapping outlives the open file, and its
+    /// holder keeps the cache's inode, and so this node.
     pub(super) fn was_lent(&self) -> bool {
         self.lent.load(Acquire)
     }

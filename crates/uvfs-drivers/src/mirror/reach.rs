@@ -4,7 +4,8 @@
 //! seen. openat2(2) opens it from the beginning of the mirror (see `root`): it follows no symbolic link, and reaches
 //! nothing above that or on another mount. The file there is compared with the node's identity. So a file or
 //! directory that has replaced another one is not taken for it: the answer is ESTALE, and the cache forgets the name
-//! that led there. The result is an O_PATH descriptor, which is used for this operation and closed.
+//! that led there. The result is an O_PATH descriptor, which is used for this operation and closed. Those of some
+//! directories are kept, and compared in another way (`kept_dirs`).
 //!
 //! Opening a regular file to read or write it takes one call less. The file is opened at once, in the same way and no
 //! further than below the source, and compared afterwards ([`Mirror::open_directly`]).
@@ -25,6 +26,7 @@ use uvfs::types::{Errno, Op, Result, mode};
 use super::Mirror;
 use super::file::{Opened, again};
 use super::identity;
+use super::kept_dirs::KeptDir;
 use super::moves::WALKS;
 use super::node::{Node, Place};
 use super::root::path_of;
@@ -44,6 +46,8 @@ pub(super) enum At<'m> {
     Own(OwnedFd),
     /// That of a file that somebody has open, or that is still known though it has no name.
     Kept(Arc<Opened>),
+    /// That of a directory that is used again and again.
+    Dir(Arc<KeptDir>),
 }
 
 impl AsFd for At<'_> {
@@ -52,6 +56,7 @@ impl AsFd for At<'_> {
             Self::Root(fd) => *fd,
             Self::Own(fd) => fd.as_fd(),
             Self::Kept(open) => open.fd.as_fd(),
+            Self::Dir(kept) => kept.as_fd(),
         }
     }
 }
@@ -157,6 +162,9 @@ impl Mirror {
         if node.number == self.root_number() {
             return self.base.open();
         }
+        if let Some(kept) = self.kept_dir(node) {
+            return Ok(At::Dir(kept));
+        }
         let mut ended = self.moves.ended();
         let (mut found, mut wrong) = self.try_places(node)?;
         if found.is_none() && self.moves.may_have_crossed(ended) {
@@ -173,7 +181,12 @@ impl Mirror {
             self.mark_name_stale(&place.dir, &place.name);
             self.mark_path_stale(&place.dir);
         }
-        found.map(At::Own).ok_or(Errno::STALE)
+        found.map(|fd| self.keep_dir(node, fd)).ok_or(Errno::STALE)
+    }
+
+    /// The file of a node if it is at one of its places.
+    pub(super) fn look_for(&self, node: &Arc<Node>) -> Option<OwnedFd> {
+        self.try_places(node).ok()?.0
     }
 
     /// The node's file, and the places that it was not at.

@@ -211,8 +211,15 @@ fn get_attribute(race: &Race<'_>) -> Done {
 }
 
 /// Exchanges two names as fast as it can while `call` is made, and looks whether anything happened outside.
+///
+/// Once as a mirror without a watch, and once with one, which keeps descriptors of directories.
 fn race(kind: &str, swapped: &str, call: fn(&Race<'_>) -> Done) {
-    let fs = Fs::new();
+    for fs in [Some(Fs::new()), Fs::watched()].into_iter().flatten() {
+        race_in(&fs, kind, swapped, call);
+    }
+}
+
+fn race_in(fs: &Fs, kind: &str, swapped: &str, call: fn(&Race<'_>) -> Done) {
     let inside = fs.src("dir");
     fill(&inside, PLAIN);
     fill(&fs.outside("dir"), SECRET);
@@ -365,6 +372,58 @@ fn what_was_moved_out_is_out_of_reach() {
     assert_eq!([found, made, listed, opened, changed, by_handle, unlinked], [stale; 7]);
     assert_eq!(picture(&fs.outside("")), before);
     fs.vfs.release(handle);
+}
+
+/// Directories that are used again and again, whose descriptors are kept. In place of the name that is moved out stands
+/// a link to where it is, which leads to the very same directories. Each call comes at once after the move, mostly
+/// before its event.
+#[test]
+fn what_is_kept_and_was_moved_out_is_out_of_reach() {
+    for (kept, moved) in [("a", "a"), ("a/b", "a"), ("a/b", "a/b"), ("a/b/c", "a/b")] {
+        let Some(fs) = Fs::watched() else { return };
+        fs::create_dir_all(fs.src("a/b/c")).unwrap();
+        let op = fs.root_op();
+        let mut used = 0;
+        for _ in 0..100 {
+            let dir = fs.inode(&format!("/{kept}"));
+            for _ in 0..3 {
+                fs.vfs.mkdir(&op, &dir, b"new", 0o755).map(drop).unwrap();
+                fs.vfs.rmdir(&op, &dir, b"new").unwrap();
+            }
+            // None is where events have just been lost.
+            used += usize::from(fs.mirror.kept_directories() > 0);
+            fs::rename(fs.src(moved), fs.outside("moved")).unwrap();
+            symlink(fs.outside("moved"), fs.src(moved)).unwrap();
+            let made = fs.vfs.mkdir(&op, &dir, b"new", 0o755).map(drop);
+            let found = fs.vfs.lookup(&op, &dir, b"other").map(drop);
+            assert_eq!([made, found], [Err(Errno::STALE); 2], "{kept}, with {moved} outside");
+            fs::remove_file(fs.src(moved)).unwrap();
+            fs::rename(fs.outside("moved"), fs.src(moved)).unwrap();
+            assert!(!fs.src(kept).join("new").exists(), "made outside");
+        }
+        assert!(used > 0, "{kept} was never kept");
+    }
+}
+
+/// The host's programs are told of the end of a directory that they watch (inotify(7)) when nobody has it open.
+#[test]
+fn a_kept_directory_that_the_host_removes_is_closed() {
+    let Some(fs) = Fs::watched() else { return };
+    let op = fs.root_op();
+    fs::create_dir(fs.src("dir")).unwrap();
+    let dir = fs.inode("/dir");
+    let end = Instant::now() + Duration::from_secs(60);
+    while fs.mirror.kept_directories() == 0 {
+        assert!(Instant::now() < end, "it is never kept");
+        fs.vfs.mkdir(&op, &dir, b"new", 0o755).map(drop).unwrap();
+        fs.vfs.rmdir(&op, &dir, b"new").unwrap();
+    }
+    let gone = std::process::Command::new("rmdir").arg(fs.src("dir")).status().unwrap();
+    assert!(gone.success());
+    while fs.mirror.kept_directories() > 0 {
+        assert!(Instant::now() < end, "it is still open");
+        std::thread::yield_now();
+    }
 }
 
 /// Links inside the source that lead out of it are shown, and never followed by the mirror.

@@ -34,12 +34,29 @@ impl Fs {
     }
 
     pub(crate) fn with_ttl(ttl: Duration) -> Self {
+        Self::made(tempfile::tempdir().expect("a temporary directory"), ttl, |_| ())
+    }
+
+    /// A mirror of a watched source; none, with a message, where it cannot be watched.
+    pub(crate) fn watched() -> Option<Self> {
+        let mut refused = None;
+        // Others change little there, so that few events are lost.
+        let base = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        let base = base.expect("a temporary directory");
+        let fs = Self::made(base, Duration::from_secs(1), |mirror| refused = mirror.watch().err());
+        if let Some(why) = &refused {
+            println!("skipped: a watched source: {why}");
+        }
+        refused.is_none().then_some(fs)
+    }
+
+    fn made(base: TempDir, ttl: Duration, before_mount: impl FnOnce(&Arc<Mirror>)) -> Self {
         // As the command does: what a user makes has the permissions that were asked for.
         rustix::process::umask(Mode::empty());
-        let base = tempfile::tempdir().expect("a temporary directory");
         fs::create_dir(base.path().join("src")).unwrap();
         fs::create_dir(base.path().join("outside")).unwrap();
         let mirror = Mirror::new(&base.path().join("src"), ttl).unwrap();
+        before_mount(&mirror);
         let vfs = Vfs::new(VfsConfig::default(), mirror.clone()).unwrap();
         Self { vfs, mirror, base }
     }

@@ -142,6 +142,35 @@ fn what_is_appended_goes_to_the_end_on_the_host() {
     assert_eq!(file.attr().unwrap().size, 22);
 }
 
+/// A directory that was made through the mirror is known to have no other names, however many are made in it.
+#[test]
+fn the_host_is_not_asked_for_names_in_a_directory_of_our_own() {
+    let Some(fs) = Fs::watched() else { return };
+    let op = fs.root_op();
+    for attempt in 0..20 {
+        // Other tests change the same file system. Once events are lost, nothing is known.
+        let lost = fs.mirror.seen().overflows;
+        let name = format!("dir{attempt}");
+        let (dir, _) = fs.vfs.mkdir(&op, &fs.vfs.root(), name.as_bytes(), 0o755).unwrap();
+        let asked = (0..1000).find(|file| {
+            let name = format!("made{file}");
+            let (_, _, handle) = fs.vfs.create(&op, &dir, name.as_bytes(), 0o644, Access::WRITE).unwrap();
+            fs.vfs.release(handle);
+            fs.vfs.unlink(&op, &dir, name.as_bytes()).unwrap();
+            let before = fs.mirror.operations();
+            assert!(matches!(fs.vfs.lookup(&op, &dir, b"other"), Ok(uvfs::Found::Absent(_))));
+            fs.mirror.operations() != before
+        });
+        if fs.mirror.seen().overflows == lost {
+            assert_eq!(asked, None, "the host was asked");
+            return;
+        }
+    }
+    println!(
+        "skipped: the_host_is_not_asked_for_names_in_a_directory_of_our_own: events are lost all the time"
+    );
+}
+
 #[test]
 fn a_name_that_exists_on_the_host_is_not_made_again() {
     let fs = Fs::with_ttl(Duration::from_secs(3600));

@@ -36,7 +36,7 @@ impl Frontend {
         reply: impl Reply<(Entry, Opened)>,
     ) {
         let name = name.to_vec();
-        let who = self.who_lends(who, access(flags));
+        let (opener, who) = (who.pid, self.who_lends(who, access(flags)));
         self.answer_to(who, dir, reply, move |core, op, dir| {
             let (inode, attr, fh) = match core.vfs.create(op, dir, &name, permissions, access(flags)) {
                 Err(Errno::EXIST) if flags & libc::O_EXCL == 0 => return Err(Errno::STALE),
@@ -44,7 +44,8 @@ impl Frontend {
             };
             // Before the kernel can write to it: what was seen when it was made is right.
             let entry = core.hand_out(&inode, attr);
-            let opened = core.opened(op, &inode, fh, flags).inspect_err(|_| core.uncount_lookup(&inode))?;
+            let opened =
+                core.opened(op, &inode, fh, (flags, opener)).inspect_err(|_| core.uncount_lookup(&inode))?;
             Ok((entry, opened))
         });
     }
@@ -58,19 +59,21 @@ impl Frontend {
         flags: i32,
         reply: impl Reply<(Entry, Opened)>,
     ) {
+        let opener = who.pid;
         self.answer(who, dir, reply, move |core, op, dir| {
             let linkable = flags & libc::O_EXCL == 0;
             let (inode, attr, fh) = core.vfs.tmpfile(op, dir, permissions, access(flags), linkable)?;
             let entry = core.hand_out(&inode, attr);
-            let opened = core.opened(op, &inode, fh, flags).inspect_err(|_| core.uncount_lookup(&inode))?;
+            let opened =
+                core.opened(op, &inode, fh, (flags, opener)).inspect_err(|_| core.uncount_lookup(&inode))?;
             Ok((entry, opened))
         });
     }
 
     pub(crate) fn open(&self, who: Caller, node: NodeId, flags: i32, reply: impl Reply<Opened>) {
         self.core.tally.add(Count::Open, 1);
-        let who = self.who_lends(who, access(flags));
-        self.answer_to(who, node, reply, move |core, op, inode| core.open(op, inode, flags));
+        let (opener, who) = (who.pid, self.who_lends(who, access(flags)));
+        self.answer_to(who, node, reply, move |core, op, inode| core.open(op, inode, flags, opener));
     }
 
     /// The caller that opens a file. A file of the host that is lent to the kernel for writing is written in the opener's
@@ -86,8 +89,8 @@ impl Frontend {
     pub(crate) fn release(&self, who: Caller, node: NodeId, fh: u64, reply: impl Reply<()>) {
         self.core.tally.add(Count::Release, 1);
         // Also where the node is not known: the handle is.
-        self.route(Who::Anybody(who), node, reply, move |reply, core, _, _| {
-            core.close(fh);
+        self.route(Who::Anybody(who), node, reply, move |reply, core, _, inode| {
+            core.close(inode.ok().as_ref(), fh);
             reply.send(Ok(()));
         });
     }
@@ -109,7 +112,7 @@ impl Frontend {
 
     /// Closes a handle that the kernel was not given in the end.
     pub(crate) fn close(&self, fh: u64) {
-        self.core.close(fh);
+        self.core.close(None, fh);
     }
 
     /// At the kernel's offset, also for O_APPEND: the kernel holds the file's lock and has put the data into its page
@@ -213,7 +216,7 @@ impl Frontend {
 }
 
 impl Core {
-    fn open(&self, op: &Op, inode: &Inode<'_>, flags: i32) -> Result<Opened> {
+    fn open(&self, op: &Op, inode: &Inode<'_>, flags: i32, opener: u32) -> Result<Opened> {
         // O_TRUNC does not come here: the kernel truncates in a request of its own.
         let fh = if flags & FMODE_EXEC != 0 {
             self.vfs.open_to_run(op, inode)?
@@ -222,17 +225,17 @@ impl Core {
         } else {
             self.vfs.open(op, inode, access(flags), false)?
         };
-        let opened = self.opened(op, inode, fh, flags)?;
+        let opened = self.opened(op, inode, fh, (flags, opener))?;
         if opened.backing.is_some() {
             self.drop_attributes(inode, access(flags));
         }
         Ok(opened)
     }
 
-    /// The answer to an open. If it cannot be given, the file is closed.
-    fn opened(&self, op: &Op, inode: &Inode<'_>, fh: u64, flags: i32) -> Result<Opened> {
-        let how = How { access: access(flags), direct: flags & libc::O_DIRECT != 0 };
-        let way = self.lend(op, inode, fh, how).inspect_err(|_| self.close(fh))?;
+    /// The answer to an open by the thread `opener`. If it cannot be given, the file is closed.
+    fn opened(&self, op: &Op, inode: &Inode<'_>, fh: u64, (flags, opener): (i32, u32)) -> Result<Opened> {
+        let how = How { access: access(flags), direct: flags & libc::O_DIRECT != 0, opener };
+        let way = self.lend(op, inode, fh, how).inspect_err(|_| self.close(Some(inode), fh))?;
         let backing = if let Way::Lent(id) = way { Some(id) } else { None };
         // Nobody but this kernel changes the file where the driver says so and no timeout was set, or it is told.
         let keep_cache = self.is_coherent(inode) && way == Way::Pages;
@@ -240,13 +243,14 @@ impl Core {
         Ok(Opened { fh, keep_cache, cache_dir: false, direct_io, backing })
     }
 
-    fn close(&self, fh: u64) {
+    fn close(&self, inode: Option<&Inode<'_>>, fh: u64) {
         // In this order: what the driver has seen when it released the file is right, and until then it is asked.
         self.vfs.release(fh);
-        self.take_back(fh);
+        self.take_back(inode, fh);
     }
 
     fn write(&self, op: &Op, inode: &Inode<'_>, write: Write, data: &[u8]) -> Result<u32> {
+        self.backings.wrote(write.fh, data.len());
         let append = write.append && self.vfs.passes_through(inode);
         let act = || self.vfs.write(op, write.fh, write.offset, data, append, write.kill_priv);
         let written = if write.kill_priv { self.telling_of_mode(inode, act)? } else { act()? };

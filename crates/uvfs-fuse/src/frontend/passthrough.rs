@@ -12,7 +12,8 @@
 //!
 //! A small file that is first opened for reading is not lent. Borrowing and returning it costs more than reading it
 //! once, into pages that the kernel keeps from one open to the next. (Lending made the server's part of a hot open,
-//! read and close 1.5 times as long.)
+//! read and close 1.5 times as long.) Nor is one that is opened for writing by a thread whose files stay small
+//! ([`small_writers`](super::small_writers)).
 //!
 //! A file that is first opened with `O_DIRECT` is not lent. The kernel's own open of the lent file would keep that flag for
 //! good. A file that the driver does not offer
@@ -22,10 +23,10 @@
 //!
 //! **Mappings.** A mapping made through a lent open file shows the file behind it. It does not delay RELEASE, and
 //! continues when nobody has the file open. A program that reads the file by READ requests, through the mount's own
-//! pages, does not see stores through that mapping. So a file that was lent once is lent again, even a small one. If
-//! that is impossible, it is read and written by requests without pages ([`Way::Direct`]). The rule holds while the
-//! kernel knows the inode, so while the file is mapped. The driver remembers that a file was lent
-//! ([`FileLender::was_lent`](uvfs::driver::FileLender::was_lent)). A mapping of a file that is open by requests keeps
+//! pages, does not see stores through that mapping. So a file that was lent once to an opener that can map it is lent
+//! again, even a small one. If that is impossible, it is read and written by requests without pages
+//! ([`Way::Direct`]). The rule holds while the kernel knows the inode, so while the file is mapped. The driver
+//! remembers that ([`FileLender::was_lent`](uvfs::driver::FileLender::was_lent)). A mapping of a file that is open by requests keeps
 //! it open. The file is not lent until the mapping ends. Pages may be left from opens by requests. The kernel drops
 //! these pages when a reply to OPEN carries a number. No reader sees them after that.
 //!
@@ -54,6 +55,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ord
 use parking_lot::Mutex;
 use uvfs::{Access, Attr, Cred, Errno, Inode, Op, Result};
 
+use super::small_writers::{SmallWriters, is_cheap, units};
 use super::{Core, Frontend};
 use crate::notify::messages::Message;
 use crate::transport::{BackingId, NodeId};
@@ -91,6 +93,8 @@ pub(super) struct How {
     pub access: Access,
     /// O_DIRECT.
     pub direct: bool,
+    /// The thread that opens it.
+    pub opener: u32,
 }
 
 /// How the kernel is to read and write the file.
@@ -110,6 +114,7 @@ pub(super) struct Backings {
     table: Mutex<Table>,
     /// For each remainder of node ids: how many lent files with that remainder are open for writing.
     writers: Box<[AtomicU32; WRITERS]>,
+    small: SmallWriters,
     /// The kernel has said that it will never accept a file.
     hopeless: AtomicBool,
     lent: AtomicU64,
@@ -134,7 +139,30 @@ struct Node {
 /// An open file.
 struct Open {
     node: NodeId,
+    /// It is lent for writing.
     writes: bool,
+    /// If it is open for writing, in whatever way: the thread that opened it. 0 otherwise.
+    writer: u32,
+    /// Of the WRITE requests so far.
+    units: u32,
+}
+
+/// An opener that has gone.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Left {
+    /// The number that nobody uses any more.
+    id: Option<BackingId>,
+    /// If it was open for writing: the thread that opened it, and how the file was used.
+    written: Option<(u32, Written)>,
+}
+
+/// How a file was used that was open for writing.
+#[derive(Debug, PartialEq, Eq)]
+enum Written {
+    /// It was lent.
+    Lent,
+    /// By requests of so many units.
+    Units(u32),
 }
 
 impl Default for Backings {
@@ -143,6 +171,7 @@ impl Default for Backings {
             kernel: OnceLock::new(),
             table: Mutex::default(),
             writers: Box::new([const { AtomicU32::new(0) }; WRITERS]),
+            small: SmallWriters::default(),
             hopeless: AtomicBool::new(false),
             lent: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -192,23 +221,38 @@ impl Backings {
             entry.writers += 1;
             self.writers(node).fetch_add(1, SeqCst);
         }
-        table.files.insert(fh, Open { node, writes });
+        let writer = if how.access.contains(Access::WRITE) { how.opener } else { 0 };
+        table.files.insert(fh, Open { node, writes, writer, units: 0 });
     }
 
-    /// Removes an opener; returns the number that nobody uses any more.
-    fn leave(&self, fh: u64) -> Option<BackingId> {
+    /// Removes an opener.
+    fn leave(&self, fh: u64) -> Left {
         let mut table = self.table.lock();
-        let Open { node, writes } = table.files.remove(&fh)?;
-        let entry = table.nodes.get_mut(&node)?;
-        if writes {
-            entry.writers -= 1;
-            self.writers(node).fetch_sub(1, SeqCst);
+        let Some(Open { node, writes, writer, units }) = table.files.remove(&fh) else {
+            return Left::default();
+        };
+        let how = if writes { Written::Lent } else { Written::Units(units) };
+        let mut left = Left { id: None, written: (writer != 0).then_some((writer, how)) };
+        if let Some(entry) = table.nodes.get_mut(&node) {
+            if writes {
+                entry.writers -= 1;
+                self.writers(node).fetch_sub(1, SeqCst);
+            }
+            entry.open -= 1;
+            if entry.open == 0 {
+                left.id = table.nodes.remove(&node).and_then(|node| node.id);
+            }
         }
-        entry.open -= 1;
-        if entry.open > 0 {
-            return None;
+        left
+    }
+
+    /// A WRITE request of so many bytes.
+    pub(super) fn wrote(&self, fh: u64, len: usize) {
+        if self.is_agreed()
+            && let Some(file) = self.table.lock().files.get_mut(&fh)
+        {
+            file.units = file.units.saturating_add(units(len as u64));
         }
-        table.nodes.remove(&node).and_then(|node| node.id)
     }
 
     fn count(&self, way: Option<BackingId>) {
@@ -289,7 +333,8 @@ impl Core {
         if how.direct {
             return None;
         }
-        let small = !how.access.contains(Access::WRITE) && inode.attr().size < SMALL;
+        let written = how.access.contains(Access::WRITE);
+        let small = inode.attr().size < SMALL && (!written || self.backings.small.expects(how.opener));
         if hopeless.load(Relaxed) || small && !self.vfs.was_lent(inode) {
             return None;
         }
@@ -312,12 +357,19 @@ impl Core {
         }
     }
 
-    /// Handles the close of a file.
-    pub(super) fn take_back(&self, fh: u64) {
+    /// Handles the close of a file of this inode, if it is still known. The driver has closed it, so the size is right.
+    pub(super) fn take_back(&self, inode: Option<&Inode<'_>>, fh: u64) {
         let Some(kernel) = self.backings.kernel.get() else { return };
-        if let Some(id) = self.backings.leave(fh) {
+        let Left { id, written } = self.backings.leave(fh);
+        if let Some(id) = id {
             kernel.give_back(id);
         }
+        let Some((writer, how)) = written else { return };
+        let cheap = match how {
+            Written::Units(units) => is_cheap(units),
+            Written::Lent => inode.is_some_and(|inode| is_cheap(units(inode.attr().size))),
+        };
+        self.backings.small.closed(writer, cheap);
     }
 
     /// Whether the cached attributes of an inode must not be returned, because the kernel writes to the file.
@@ -358,8 +410,8 @@ impl Core {
 mod tests {
     use super::*;
 
-    const READS: How = How { access: Access::READ, direct: false };
-    const WRITES: How = How { access: Access::WRITE, direct: false };
+    const READS: How = How { access: Access::READ, direct: false, opener: 0 };
+    const WRITES: How = How { access: Access::WRITE, direct: false, opener: 0 };
 
     #[test]
     fn all_who_have_an_inode_open_agree_until_the_last_one_closes_it() {
@@ -371,14 +423,14 @@ mod tests {
         // A refused opener uses the same number too.
         assert_eq!(backings.enter(7, 3, READS, None), (Some(11), None));
         assert_eq!(backings.join(7, 4, READS), Some(Some(11)));
-        assert_eq!([1, 2, 3].map(|fh| backings.leave(fh)), [None; 3]);
-        assert_eq!((backings.leave(4), backings.leave(4)), (Some(11), None));
+        assert_eq!([1, 2, 3].map(|fh| backings.leave(fh).id), [None; 3]);
+        assert_eq!((backings.leave(4).id, backings.leave(4).id), (Some(11), None));
         // If the first one was refused, all are, and a number that came too late is not needed.
         assert_eq!(backings.enter(7, 5, WRITES, None), (None, None));
         assert_eq!(backings.enter(7, 6, WRITES, Some(13)), (None, Some(13)));
         assert_eq!(backings.join(7, 7, WRITES), Some(None));
         assert!(!backings.is_written(7), "these writes come by requests");
-        assert_eq!([5, 6, 7].map(|fh| backings.leave(fh)), [None; 3]);
+        assert_eq!([5, 6, 7].map(|fh| backings.leave(fh).id), [None; 3]);
         assert_eq!(backings.join(7, 8, READS), None);
         assert!(backings.table.lock().nodes.is_empty() && backings.table.lock().files.is_empty());
     }
@@ -404,5 +456,17 @@ mod tests {
         assert!(backings.is_written(7) && !backings.is_written(7 + WRITERS as NodeId));
         backings.leave(1);
         assert!(!backings.is_written(7));
+    }
+
+    #[test]
+    fn how_a_file_was_written_is_told_at_its_close() {
+        let backings = Backings::default();
+        let by = |opener, how| How { opener, ..how };
+        backings.enter(7, 1, by(5, WRITES), Some(11));
+        backings.enter(8, 2, by(5, WRITES), None);
+        backings.enter(9, 3, by(5, READS), None);
+        assert_eq!(backings.leave(1).written, Some((5, Written::Lent)));
+        assert_eq!(backings.leave(2).written, Some((5, Written::Units(0))));
+        assert_eq!(backings.leave(3).written, None);
     }
 }

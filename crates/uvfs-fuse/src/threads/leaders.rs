@@ -22,8 +22,9 @@
 //! One mutex, a leaf, is taken twice per request. The watch and the followers sleep while there are no requests.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::File;
-use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -221,7 +222,12 @@ struct Watch {
     quiet: u32,
     /// When the last slow request was seen.
     slow: Option<Instant>,
+    calls: Calls,
 }
+
+/// For each reader, where /proc tells what it does. Kept open, because opening takes most of a look's time.
+#[derive(Default)]
+struct Calls(BTreeMap<u32, File>);
 
 /// A reader that works on a request.
 struct Busy {
@@ -248,8 +254,9 @@ impl Watch {
             // Threads are checked without the mutex, because a check takes as long as a request. If the time alone
             // decides, they are not checked: /proc may be slow.
             if busy.iter().all(|reader| reader.looks < MUCH) {
+                let calls = &mut self.calls;
                 MutexGuard::unlocked(&mut state, || {
-                    busy.iter_mut().for_each(|reader| reader.asleep = is_asleep(reader.thread));
+                    busy.iter_mut().for_each(|reader| reader.asleep = calls.is_asleep(reader.thread));
                 });
             }
             let slow = self.is_slow(&busy, &state);
@@ -310,16 +317,29 @@ impl Watch {
     }
 }
 
-/// Whether a thread of this process waits for something. If /proc does not tell, it counts as waiting, so all read.
-///
-/// Only the beginning is read, in one call: this runs each millisecond.
-fn is_asleep(thread: u32) -> bool {
-    // "running" for a thread that runs or could; otherwise the system call that it is in.
-    const RUNNING: [u8; 7] = *b"running";
-    let mut call = [0; RUNNING.len()];
-    let read =
-        File::open(format!("/proc/self/task/{thread}/syscall")).and_then(|mut file| file.read(&mut call));
-    read.is_err() || call != RUNNING
+impl Calls {
+    /// Whether a thread of this process waits for something. If /proc does not tell, it counts as waiting, so all
+    /// read.
+    ///
+    /// Only the beginning is read, in one call: this runs each millisecond.
+    fn is_asleep(&mut self, thread: u32) -> bool {
+        // "running" for a thread that runs or could; otherwise the system call that it is in.
+        const RUNNING: [u8; 7] = *b"running";
+        let mut call = [0; RUNNING.len()];
+        let file = match self.0.entry(thread) {
+            Entry::Occupied(file) => file.into_mut(),
+            Entry::Vacant(place) => match File::open(format!("/proc/self/task/{thread}/syscall")) {
+                Ok(file) => place.insert(file),
+                Err(_) => return true,
+            },
+        };
+        let read = file.read_at(&mut call, 0);
+        if read.is_err() {
+            // Of a thread that has ended. Its number may come again.
+            self.0.remove(&thread);
+        }
+        read.is_err() || call != RUNNING
+    }
 }
 
 #[cfg(test)]
@@ -498,10 +518,11 @@ mod tests {
         });
         let sleeping = numbers.recv().expect("its number");
         let began = Instant::now();
-        while !is_asleep(sleeping) {
+        let mut calls = Calls::default();
+        while !calls.is_asleep(sleeping) {
             assert!(began.elapsed() < Duration::from_secs(60), "the thread does not fall asleep");
         }
-        assert!((0..100).all(|_| !is_asleep(spinning)));
+        assert!((0..100).all(|_| !calls.is_asleep(spinning)));
         stop.store(true, Ordering::Relaxed);
         drop(end);
         spins.join().expect("it ends");
@@ -509,6 +530,9 @@ mod tests {
         while std::fs::exists(format!("/proc/self/task/{sleeping}")).unwrap_or(false) {
             thread::yield_now();
         }
-        assert!(is_asleep(sleeping), "a thread that /proc does not show counts as asleep");
+        for calls in [&mut calls, &mut Calls::default()] {
+            assert!(calls.is_asleep(sleeping), "a thread that /proc does not show counts as asleep");
+        }
+        assert!(!calls.0.contains_key(&sleeping));
     }
 }

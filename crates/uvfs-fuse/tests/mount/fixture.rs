@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -49,6 +50,11 @@ pub struct Fixture {
     pub vfs: Arc<Vfs>,
     // After `mounted`: the directory can be removed only when nothing is mounted on it.
     dir: TempDir,
+}
+
+/// Opens files on a thread of its own, whose next file the server does not expect to be small.
+pub fn by_a_new_thread<T: Send>(open: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| scope.spawn(open).join().expect("a thread"))
 }
 
 impl Fixture {
@@ -98,8 +104,9 @@ impl Fixture {
     /// Opens a file to read and write; it must be lent.
     pub fn open_lent(&self, name: &str) -> File {
         let before = self.mounted.passthrough();
-        let file = File::options().read(true).write(true).create(true).truncate(false).open(self.path(name));
-        let file = file.expect("open");
+        let path = self.path(name);
+        let open = || File::options().read(true).write(true).create(true).truncate(false).open(path);
+        let file = by_a_new_thread(open).expect("open");
         assert_eq!(self.mounted.passthrough(), Passthrough { opens: before.opens + 1, ..before });
         file
     }

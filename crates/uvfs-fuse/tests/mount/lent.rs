@@ -13,7 +13,7 @@ use uvfs_drivers::mirror::Mirror;
 use uvfs_fuse::{Options, Passthrough};
 
 use crate::Test;
-use crate::fixture::{Fixture, Needs, drop_caches, sh_as, within};
+use crate::fixture::{Fixture, Needs, by_a_new_thread, drop_caches, sh_as, within};
 use crate::sys::Shared;
 
 pub const TESTS: &[Test] = &[
@@ -28,6 +28,12 @@ pub const TESTS: &[Test] = &[
     ("lent_files_can_be_executed_on_the_host", Needs::Root, lent_files_can_be_executed_on_the_host),
     ("lent_files_and_mappings_that_outlive_them", Needs::Root, lent_files_and_mappings_that_outlive_them),
     ("lent_files_leave_no_old_pages", Needs::Root, lent_files_leave_no_old_pages),
+    (
+        "lent_files_that_were_only_written_have_pages",
+        Needs::Root,
+        lent_files_that_were_only_written_have_pages,
+    ),
+    ("lent_files_are_few_of_many_small_ones", Needs::Root, lent_files_are_few_of_many_small_ones),
     ("files_are_not_lent_where_it_is_off", Needs::Root, files_are_not_lent_where_it_is_off),
 ];
 
@@ -136,7 +142,7 @@ fn lent_files_may_be_open_in_several_ways() {
     fs::write(it.host("file"), &block).expect("write");
     let path = it.mnt.path("file");
     for round in 0..50u8 {
-        let writes = OpenOptions::new().write(true).open(&path).expect("to write");
+        let writes = by_a_new_thread(|| OpenOptions::new().write(true).open(&path)).expect("to write");
         let reads = File::open(&path).expect("to read");
         let direct = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(&path);
         let appends = OpenOptions::new().append(true).open(&path).expect("to append");
@@ -242,7 +248,8 @@ fn lent_files_lose_set_id_bits() {
     fs::set_permissions(it.mnt.path("tool"), Permissions::from_mode(0o6777)).expect("chmod");
     let refused = || {
         let before = it.state().refused;
-        let file = OpenOptions::new().write(true).open(it.mnt.path("tool")).expect("open");
+        let open = || OpenOptions::new().write(true).open(it.mnt.path("tool"));
+        let file = by_a_new_thread(open).expect("open");
         (it.state().refused > before).then_some(file)
     };
     let mut held = None;
@@ -370,6 +377,44 @@ fn lent_files_leave_no_old_pages() {
         mapped.write(0, text.as_bytes());
         assert_eq!(fs::read_to_string(&path).expect("read"), text);
     }
+}
+
+/// Nobody can have mapped them. Those that somebody may have mapped are lent again.
+fn lent_files_that_were_only_written_have_pages() {
+    let Some(it) = Lent::new("lent_files_that_were_only_written_have_pages") else { return };
+    let path = it.mnt.path("file");
+    let ways = |before: Passthrough| {
+        it.mnt.all_closed();
+        (it.state().opens - before.opens, it.state().refused - before.refused)
+    };
+    for (reads, again) in [(false, (0, 1)), (true, (1, 0)), (false, (1, 0))] {
+        let before = it.state();
+        let open = || OpenOptions::new().create(true).truncate(true).read(reads).write(true).open(&path);
+        by_a_new_thread(open).expect("open").write_all(b"text").expect("write");
+        assert_eq!(ways(before), (1, 0), "it was lent");
+        let before = it.state();
+        assert_eq!(fs::read_to_string(&path).expect("read"), "text");
+        assert_eq!(ways(before), again, "reads {reads}");
+    }
+}
+
+/// To lend a small file costs more than to write it, and a thread that wrote three writes a fourth.
+fn lent_files_are_few_of_many_small_ones() {
+    let Some(it) = Lent::new("lent_files_are_few_of_many_small_ones") else { return };
+    by_a_new_thread(|| {
+        let mut written = 0..;
+        let mut lent = |len: usize| {
+            let before = it.state().opens;
+            let name = format!("file{}", written.next().expect("without end"));
+            fs::write(it.mnt.path(&name), vec![b'x'; len]).expect("write");
+            it.mnt.all_closed();
+            assert_eq!(fs::read(it.host(&name)).expect("read"), vec![b'x'; len]);
+            it.state().opens - before
+        };
+        assert_eq!([10, 0, 4096, 10, 0, 4096].map(&mut lent), [1, 1, 1, 0, 0, 0]);
+        // It was not foreseen to be large. The next is not foreseen to be small.
+        assert_eq!([1 << 20, 10, 1 << 20, 10, 10, 10, 10].map(&mut lent), [0, 1, 1, 1, 1, 1, 0]);
+    });
 }
 
 fn files_are_not_lent_where_it_is_off() {
