@@ -12,28 +12,40 @@ use uvfs_object::ObjectFs;
 use crate::bucket::{Bucket, Fault, Write};
 use crate::fixture::{Served, options, within};
 
-const REQUEST: Request = Request { unique: 9, uid: 0, gid: 0, pid: 77 };
+pub const REQUEST: Request = Request { unique: 9, uid: 0, gid: 0, pid: 77 };
 const WRITE: u32 = (libc::O_WRONLY | libc::O_TRUNC) as u32;
 
 /// The node id and the size of a name; 0: there is none.
-async fn find(fs: &ObjectFs, dir: u64, name: &str) -> (u64, u64) {
+pub async fn find(fs: &ObjectFs, dir: u64, name: &str) -> (u64, u64) {
     let entry = fs.lookup(REQUEST, dir, OsStr::new(name)).await.expect("an answer");
     (entry.attr.ino, entry.attr.size)
 }
 
-async fn create(fs: &ObjectFs, dir: u64, name: &str, content: &[u8]) -> (u64, u64) {
+pub async fn create(fs: &ObjectFs, dir: u64, name: &str, content: &[u8]) -> (u64, u64) {
     let flags = (libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL) as u32;
     let made = fs.create(REQUEST, dir, OsStr::new(name), 0o644, flags).await.expect("made");
     fs.write(REQUEST, made.attr.ino, made.fh, 0, content, 0, 0).await.expect("written");
     (made.attr.ino, made.fh)
 }
 
-async fn close(fs: &ObjectFs, (id, fh): (u64, u64)) {
+pub async fn close(fs: &ObjectFs, (id, fh): (u64, u64)) {
     fs.flush(REQUEST, id, fh, 0).await.expect("published");
     fs.release(REQUEST, id, fh, 0, 0, false).await.expect("released");
 }
 
-async fn names(fs: &ObjectFs, dir: u64) -> Vec<String> {
+/// Gives a file another content. Returns its new node.
+pub async fn overwrite(fs: &ObjectFs, dir: u64, name: &str, content: &[u8]) -> u64 {
+    let old = find(fs, dir, name).await.0;
+    let again = fs.open(REQUEST, old, WRITE).await.expect_err("the kernel looks again");
+    assert_eq!(again, fuse3::Errno::from(libc::ESTALE));
+    let new = find(fs, dir, name).await.0;
+    let fh = fs.open(REQUEST, new, WRITE).await.expect("opened").fh;
+    fs.write(REQUEST, new, fh, 0, content, 0, 0).await.expect("written");
+    close(fs, (new, fh)).await;
+    new
+}
+
+pub async fn names(fs: &ObjectFs, dir: u64) -> Vec<String> {
     let fh = fs.opendir(REQUEST, dir, 0).await.expect("a directory").fh;
     let mut names = Vec::new();
     let mut offset = 0;
@@ -44,13 +56,14 @@ async fn names(fs: &ObjectFs, dir: u64) -> Vec<String> {
         offset = last.offset;
         names.extend(more.into_iter().map(|entry| entry.name.into_string().expect("text")));
     }
+    fs.releasedir(REQUEST, dir, fh, 0).await.expect("closed");
     names.retain(|name| !name.starts_with('.'));
     names.sort();
     names
 }
 
 /// Starts a reader of a directory, whose LIST the store has answered; the answer is held back.
-fn held_reader(fs: &Arc<ObjectFs>, dir: u64, bucket: &Bucket) -> JoinHandle<Vec<String>> {
+pub fn held_reader(fs: &Arc<ObjectFs>, dir: u64, bucket: &Bucket) -> JoinHandle<Vec<String>> {
     bucket.plan_lists(&[Fault::Held]);
     bucket.take_requests();
     let fs = Arc::clone(fs);
@@ -60,7 +73,7 @@ fn held_reader(fs: &Arc<ObjectFs>, dir: u64, bucket: &Bucket) -> JoinHandle<Vec<
     reader
 }
 
-fn runtime() -> tokio::runtime::Runtime {
+pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
 }
 
@@ -79,13 +92,7 @@ pub fn changes() {
         close(&fs, made).await;
         let reader = held_reader(&fs, dir, &bucket);
         // It began before each of these.
-        let old = find(&fs, dir, "old").await.0;
-        let again = fs.open(REQUEST, old, WRITE).await.expect_err("the kernel looks again");
-        assert_eq!(again, fuse3::Errno::from(libc::ESTALE));
-        let new = find(&fs, dir, "old").await.0;
-        let fh = fs.open(REQUEST, new, WRITE).await.expect("opened").fh;
-        fs.write(REQUEST, new, fh, 0, b"the second version", 0, 0).await.expect("written");
-        close(&fs, (new, fh)).await;
+        let new = overwrite(&fs, dir, "old", b"the second version").await;
         fs.unlink(REQUEST, dir, OsStr::new("gone")).await.expect("removed");
         fs.rename(REQUEST, dir, OsStr::new("source"), dir, OsStr::new("target")).await.expect("renamed");
         let made = create(&fs, dir, "made", b"12345").await;
