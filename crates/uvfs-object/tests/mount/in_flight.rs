@@ -87,6 +87,8 @@ pub fn changes() {
     runtime().block_on(async move {
         let dir = find(&fs, 1, "d").await.0;
         assert_eq!(find(&fs, dir, "old").await.1, 9);
+        // Another mount makes a name, and this one will make it too.
+        bucket.put("d/both", "of another");
         // After a change, a reader makes a LIST of its own; the store answers, and the answer is on its way.
         let made = create(&fs, dir, "made before", b"1").await;
         close(&fs, made).await;
@@ -97,6 +99,7 @@ pub fn changes() {
         fs.rename(REQUEST, dir, OsStr::new("source"), dir, OsStr::new("target")).await.expect("renamed");
         let made = create(&fs, dir, "made", b"12345").await;
         let open = create(&fs, dir, "open", b"1234").await;
+        let both = create(&fs, dir, "both", b"12").await;
         close(&fs, made).await;
         bucket.release_lists(1);
         let read = reader.await.expect("it ended");
@@ -111,8 +114,12 @@ pub fn changes() {
         assert_eq!(find(&fs, dir, "target").await.1, 9);
         assert_eq!(find(&fs, dir, "made").await.1, 5);
         assert_eq!(find(&fs, dir, "open").await.1, 4);
+        assert_eq!(find(&fs, dir, "both").await, (both.0, 2), "its writer decides at the close");
         close(&fs, open).await;
-        assert_eq!(names(&fs, dir).await, ["made", "made before", "old", "open", "stays", "target"]);
+        let lost = fs.flush(REQUEST, both.0, both.1, 0).await.expect_err("another was faster");
+        assert_eq!(lost, fuse3::Errno::from(libc::EEXIST));
+        fs.release(REQUEST, both.0, both.1, 0, 0, false).await.expect("released");
+        assert_eq!(names(&fs, dir).await, ["both", "made", "made before", "old", "open", "stays", "target"]);
         assert_eq!(bucket.take_writes(Write::Delete), 2);
     });
 }
