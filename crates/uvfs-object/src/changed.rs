@@ -7,12 +7,12 @@
 //! | writer, with the name locked | LIST, with the name locked | outcome |
 //! |---|---|---|
 //! | create, publish: stamps the node, then gives it the name | leaves a name alone whose node was stamped since it began | the name stays |
-//! | remove: asks the store, then [`Changed::note_removal`], then takes the name away | leaves a name alone that was removed since it began | the name stays away |
+//! | publish, remove: asks the store, then [`Changed::note_name`], then changes the name | leaves a name alone that was noted since it began | a name that was removed, or replaced and then evicted, is asked about |
 //! | any: [`Changed::note_change`] before the name | makes the directory complete only if nothing was changed since it began | a name that was made and evicted is asked about |
 //!
 //! A LIST counts itself in before it begins, and its beginning is taken after that. So a writer that finds no LIST
-//! counted knows that a later one sees its change. Removals are kept by name, up to [`NAMES`]; then all names of older
-//! LISTs pass for removed, and are asked about one by one. Times are milliseconds, and equal ones count as a change.
+//! counted knows that a later one sees its change. Changes are kept by name, up to [`NAMES`]; then all names of older
+//! LISTs pass for changed, and are asked about one by one. Times are milliseconds, and equal ones count as a change.
 //!
 //! The mutex is a leaf.
 
@@ -21,15 +21,15 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use parking_lot::Mutex;
 
-/// Removals that are kept by name.
+/// Changes that are kept by name.
 const NAMES: usize = 4096;
 
 #[derive(Debug, Default)]
-struct Removed {
+struct Names {
     /// LISTs under way, and those that readers still hold.
     listings: usize,
-    names: HashMap<Box<str>, u64>,
-    /// For LISTs that began up to here, any name may have been removed.
+    changed: HashMap<Box<str>, u64>,
+    /// For LISTs that began up to here, any name may have been changed.
     all: u64,
 }
 
@@ -37,48 +37,48 @@ struct Removed {
 #[derive(Debug, Default)]
 pub(crate) struct Changed {
     last: AtomicU64,
-    removed: Mutex<Removed>,
+    names: Mutex<Names>,
 }
 
 impl Changed {
-    /// A name was made or changed, or is about to be.
+    /// A name was made, or is about to be.
     pub(crate) fn note_change(&self, now: u64) {
         self.last.fetch_max(now, SeqCst);
     }
 
-    /// The store has removed a name; the cache does not know it yet.
-    pub(crate) fn note_removal(&self, name: &str, now: u64) {
+    /// The store has removed or replaced a name; the cache does not know it yet.
+    pub(crate) fn note_name(&self, name: &str, now: u64) {
         self.note_change(now);
-        let mut removed = self.removed.lock();
-        if removed.listings == 0 {
+        let mut names = self.names.lock();
+        if names.listings == 0 {
             return;
         }
-        if removed.names.len() >= NAMES {
-            removed.names.clear();
-            removed.all = now;
+        if names.changed.len() >= NAMES {
+            names.changed.clear();
+            names.all = now;
         } else {
-            removed.names.insert(name.into(), now);
+            names.changed.insert(name.into(), now);
         }
     }
 
     /// A LIST is going to begin.
     pub(crate) fn enter(&self) {
-        self.removed.lock().listings += 1;
+        self.names.lock().listings += 1;
     }
 
     /// A LIST is not needed any more.
     pub(crate) fn leave(&self) {
-        let mut removed = self.removed.lock();
-        removed.listings = removed.listings.saturating_sub(1);
-        if removed.listings == 0 {
-            removed.names = HashMap::new();
+        let mut names = self.names.lock();
+        names.listings = names.listings.saturating_sub(1);
+        if names.listings == 0 {
+            names.changed = HashMap::new();
         }
     }
 
-    /// Whether a name was removed since a LIST began.
-    pub(crate) fn is_removed_since(&self, name: &str, began: u64) -> bool {
-        let removed = self.removed.lock();
-        removed.all >= began || removed.names.get(name).is_some_and(|at| *at >= began)
+    /// Whether a name was removed or replaced since a LIST began.
+    pub(crate) fn is_name_changed_since(&self, name: &str, began: u64) -> bool {
+        let names = self.names.lock();
+        names.all >= began || names.changed.get(name).is_some_and(|at| *at >= began)
     }
 
     /// Whether any name was changed since a LIST began.
@@ -94,19 +94,21 @@ mod tests {
     #[test]
     fn a_list_sees_the_changes_since_it_began_and_no_others() {
         let changed = Changed::default();
-        // Nobody lists: a later LIST tells of the removal itself.
-        changed.note_removal("a", 5);
-        assert!(!changed.is_removed_since("a", 3));
+        // Nobody lists: a later LIST tells of the change itself.
+        changed.note_name("a", 5);
+        assert!(!changed.is_name_changed_since("a", 3));
         changed.enter();
-        changed.note_removal("b", 10);
-        assert!(changed.is_removed_since("b", 10) && changed.is_removed_since("b", 9));
-        assert!(!changed.is_removed_since("b", 11) && !changed.is_removed_since("c", 1));
+        changed.note_name("b", 10);
+        assert!(changed.is_name_changed_since("b", 10) && changed.is_name_changed_since("b", 9));
+        assert!(!changed.is_name_changed_since("b", 11) && !changed.is_name_changed_since("c", 1));
         assert!(changed.is_changed_since(10) && !changed.is_changed_since(11));
         for n in 0..=NAMES {
-            changed.note_removal(&n.to_string(), 20);
+            changed.note_name(&n.to_string(), 20);
         }
-        assert!(changed.is_removed_since("any name at all", 20) && !changed.is_removed_since("b", 21));
+        assert!(
+            changed.is_name_changed_since("any name at all", 20) && !changed.is_name_changed_since("b", 21)
+        );
         changed.leave();
-        assert!(!changed.is_removed_since("1", 30));
+        assert!(!changed.is_name_changed_since("1", 30));
     }
 }

@@ -52,7 +52,7 @@ impl Writers {
     /// The store has removed a name that is locked.
     fn removed(&self, place: &Place, lock: NameLock<ObjectNode>) {
         if let Some(state) = place.dir.data().dir() {
-            state.changed.note_removal(&place.name, self.tree.now());
+            state.changed.note_name(&place.name, self.tree.now());
         }
         lock.remove();
         self.listings.changed(&place.dir);
@@ -275,10 +275,10 @@ impl Writers {
     ) {
         let now = self.tree.now();
         if let Some(state) = to.dir.data().dir() {
-            state.changed.note_change(now);
+            state.changed.note_name(&to.name, now);
         }
         if let Some(state) = from.dir.data().dir() {
-            state.changed.note_removal(&from.name, now);
+            state.changed.note_name(&from.name, now);
         }
         let Some(version) = same else {
             drop(to_lock);

@@ -211,8 +211,8 @@ impl Listings {
             return None;
         }
         let listing = self.begin(&mut joinable, dir, key, Some(began)).ok()?;
-        // Counted in only now, so a removal since the page was asked for may have left no name.
-        if dir.data().dir().is_none_or(|state| state.changed.is_changed_since(began)) {
+        // Counted in only now, so a change since the page was asked for may have left no name.
+        if dir.data().dir().is_none_or(|state| self.may_have_changed(state, began)) {
             joinable.remove(&dir.id());
             return None;
         }
@@ -514,13 +514,13 @@ impl Publishing<'_> {
         let previous = lock.previous();
         let is_written = previous.as_ref().is_some_and(|node| node.data().is_written_since(self.began));
         let state = self.dir.data().dir();
-        let is_removed =
-            || state.is_some_and(|state| state.changed.is_removed_since(&named.name, self.began));
+        let is_changed =
+            || state.is_some_and(|state| state.changed.is_name_changed_since(&named.name, self.began));
         // This mount knows better than a LIST that began before.
         if let Some(node) = previous.as_ref().filter(|_| is_written) {
             self.told(node);
         }
-        if is_written || is_removed() {
+        if is_written || is_changed() {
             return Ok(is_written);
         }
         let name_ttl = Ttl::For(self.tree.left(self.moment));

@@ -104,7 +104,8 @@ fn serve(
         .custom_options(if root { "subtype=uvfs".to_owned() } else { helpers(options.flags) });
     let session = Session::new(mount);
     let session = runtime.block_on(async {
-        if root { session.mount(fs, dir).await } else { session.mount_with_unprivileged(fs, dir).await }
+        let is_direct = root && !has_helper();
+        if is_direct { session.mount(fs, dir).await } else { session.mount_with_unprivileged(fs, dir).await }
     });
     let session = session.map_err(failed)?;
     let ended = std::sync::Arc::new(Ended::default());
@@ -118,6 +119,13 @@ fn serve(
     let device = rustix::fs::stat(dir).map_err(|error| failed(error.into()))?.st_dev;
     mounted.connection = rustix::fs::minor(device);
     Ok(mounted)
+}
+
+/// Whether fusermount3 is there. Root needs none; but the device that fuse3 opens by itself blocks, and is read in a thread
+/// of its own. So each request costs five switches of threads there, and one with the helper's device.
+fn has_helper() -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join("fusermount3").is_file())
 }
 
 /// The options for fusermount3, which knows the flags by their words, and refuses `suid` and `dev` itself.

@@ -57,8 +57,10 @@ pub(crate) struct DirState {
     pub(crate) asked: AtomicU32,
     /// When the listing began that the kernel has read to its end; 0: none.
     pub(crate) read: AtomicU64,
-    /// Changes of names by this mount.
+    /// Changes of names by this mount, as long as this node has lived.
     pub(crate) changed: Changed,
+    /// When this node was made.
+    pub(crate) born: u64,
     /// Names that may have been evicted.
     pub(crate) subdirs: Subdirs,
 }
@@ -115,10 +117,10 @@ enum What {
 }
 
 impl ObjectNode {
-    fn new(kind: &Kind, external: &Arc<ExternalBytes>) -> Self {
+    fn new(kind: &Kind, now: u64, external: &Arc<ExternalBytes>) -> Self {
         let what = match kind {
             Kind::File(version) => What::File(RwLock::new(FileState::Version(version.clone()))),
-            Kind::Dir => What::Dir(Box::default()),
+            Kind::Dir => What::Dir(Box::new(DirState { born: now, ..DirState::default() })),
         };
         Self::of(what, external)
     }
@@ -313,7 +315,7 @@ impl Tree {
         let mounted = time(SystemTime::now());
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let attr = dir_attr(ROOT, owner, mounted);
-        let data = ObjectNode::new(&Kind::Dir, &external);
+        let data = ObjectNode::new(&Kind::Dir, 0, &external);
         let root = NodeAnswer { attr, name_ttl: Ttl::Forever, attr_ttl: Ttl::Forever, data };
         let superblock = cache.add_superblock(false, root)?;
         let root = superblock.root().id();
@@ -436,7 +438,7 @@ impl Tree {
                 self.file_attr(ino, version.size, at)
             }
         };
-        let data = ObjectNode::new(kind, &self.external);
+        let data = ObjectNode::new(kind, self.now(), &self.external);
         NodeAnswer { attr, name_ttl: Ttl::For(self.ttl), attr_ttl: Ttl::Forever, data }
     }
 

@@ -10,6 +10,19 @@
 //! them. So each key is told once. They are dropped if this mount changes any name, or learns of a change by others; the TTL of
 //! names that come from them counts from the first page.
 //!
+//! A change by this mount holds its directory's node, notes itself there ([`crate::changed`]), and then comes here
+//! ([`Walks::forget`]): it stamps the walks, and drops what is kept. A walk that goes on counts its directory's listing in,
+//! takes what is kept, and then looks at the stamp and the notes.
+//!
+//! | the change comes | outcome |
+//! |---|---|
+//! | after the page was asked for, before its end is kept | the end is kept, and not believed: the stamp is not older than the page |
+//! | while it is kept | it is dropped |
+//! | after the walk has looked, while the next page is asked for | of the name that was changed, the change is believed ([`crate::changed`]); of others, the page |
+//!
+//! Directories told ahead are judged when they are published, by the notes of their nodes. A node may have been evicted
+//! with its notes, after its change has stamped the walks. So the stamp counts for a node that is younger than the page.
+//!
 //! If the directory itself does not fit into the page, it is listed as usual, and its siblings need a longer walk before
 //! the next such page. So a guess that fails costs one LIST of many. After a directory that fills a page by itself, nothing is
 //! guessed.
@@ -26,7 +39,7 @@ use uvfs_cache::{InodeId, NodeKnown};
 use crate::listings::{DirListing, Listings};
 use crate::names::{Kind, is_shown};
 use crate::store::{Failed, Listed};
-use crate::tree::{Counted, HEAP, Node};
+use crate::tree::{Counted, DirState, HEAP, Node};
 
 /// Directories of one parent, in order after the first, that make a walk.
 const FOLLOWING: u32 = 2;
@@ -121,11 +134,16 @@ impl Walks {
         }
     }
 
-    /// Names may be others than pages have told.
+    /// Names may be others than pages have told. A caller that has changed one holds its directory's node.
     pub(crate) fn forget(&self, now: u64) {
         self.changed.fetch_max(now, SeqCst);
         let rests = std::mem::take(&mut *self.rests.lock());
         drop(rests);
+    }
+
+    /// Whether any name was changed since a page was asked for.
+    fn is_changed_since(&self, began: u64) -> bool {
+        self.changed.load(SeqCst) >= began
     }
 
     fn keep_rest(&self, rest: Rest) {
@@ -238,10 +256,16 @@ impl Listings {
     fn is_believed(&self, rest: &Rest, parent: &Node, dir: &Node) -> bool {
         let is_same =
             |node: &Node| node.data().dir().is_some_and(|state| !state.changed.is_changed_since(rest.began));
-        self.walks.changed.load(SeqCst) < rest.began
+        !self.walks.is_changed_since(rest.began)
             && self.tree.left(rest.began) > self.tree.ttl / 2
             && is_same(parent)
             && is_same(dir)
+    }
+
+    /// Whether this mount may have changed a directory's names since a page was asked for. A node that is younger than the
+    /// page may be the second one of its directory, and the first has taken the note of a change with it.
+    pub(crate) fn may_have_changed(&self, dir: &DirState, began: u64) -> bool {
+        dir.changed.is_changed_since(began) || (dir.born >= began && self.walks.is_changed_since(began))
     }
 
     /// Publish the directories that a page has told besides the one that was asked for.
@@ -286,7 +310,7 @@ impl Listings {
             return Some(known);
         }
         // A change that comes later waits for the name.
-        if dir.data().dir().is_none_or(|state| state.changed.is_changed_since(began)) {
+        if dir.data().dir().is_none_or(|state| self.may_have_changed(state, began)) {
             return None;
         }
         let node = self.tree.give(lock, &Kind::Dir, self.tree.ttl).await.ok()?;

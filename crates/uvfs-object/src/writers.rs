@@ -392,7 +392,7 @@ impl Writers {
         let mut lock = place.dir.lock_name(place.name.as_bytes()).await;
         let now = self.tree.now();
         if let Some(state) = place.dir.data().dir() {
-            state.changed.note_change(now);
+            state.changed.note_name(&place.name, now);
         }
         node.data().set_state(FileState::Version(version.clone()));
         node.data().note_written(now);

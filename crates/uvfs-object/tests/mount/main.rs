@@ -11,6 +11,7 @@ mod in_flight;
 mod kills;
 mod names;
 mod tls;
+mod walk_races;
 mod write_faults;
 mod writes;
 
@@ -32,6 +33,9 @@ const TESTS: &[(&str, fn())] = &[
     ("a_walk_lists_many_directories_at_once", names::walks),
     ("a_walk_of_large_directories_lists_each", names::large_walk),
     ("a_walk_goes_on_after_a_page_that_holds_still", names::rests),
+    ("a_change_that_races_a_kept_page_is_believed", walk_races::kept),
+    ("a_change_outlives_its_evicted_version", walk_races::evicted_version),
+    ("a_change_outlives_its_evicted_directory", walk_races::evicted_directory),
     ("a_reader_goes_on_in_a_later_listing_if_the_names_are_the_same", names::resumed),
     ("figures_are_in_a_hidden_directory", names::control),
     ("files_of_all_sizes_are_read_whole", data::sizes),
