@@ -145,10 +145,10 @@ pub struct Mount {
     #[arg(long, requires = "list", conflicts_with_all = ["source", "dir"])]
     pub json: bool,
     // The feature `object` adds one to them.
-    #[arg(help = source::help(), help_heading = "What and where", display_order = 1, required_unless_present = "list", add = ArgValueCompleter::new(completions::sources))]
+    #[arg(help = source::help(), help_heading = "What and where", display_order = 1, required_unless_present_any = ["list", "json"], add = ArgValueCompleter::new(completions::sources))]
     pub source: Option<String>,
     /// The directory to mount on
-    #[arg(help_heading = "What and where", display_order = 2, required_unless_present = "list", value_hint = ValueHint::DirPath)]
+    #[arg(help_heading = "What and where", display_order = 2, required_unless_present_any = ["list", "json"], value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
     /// Options as mount(8) takes them, separated by commas; see below
     #[arg(short, value_name = "OPTIONS", help_heading = "How", add = ArgValueCompleter::new(completions::mount_options))]

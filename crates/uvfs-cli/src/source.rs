@@ -364,16 +364,19 @@ fn tmpfs_options(options: &DriverOptions) -> Result<tmpfs::TmpfsOptions> {
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
     let own = [format!("uid={uid}"), format!("gid={gid}")];
     let given = options.iter().map(|(name, value)| {
-        let table = match *name {
-            "uid" => Some("/etc/passwd"),
-            "gid" => Some("/etc/group"),
-            _ => None,
+        let (table, word) = match *name {
+            "uid" => ("/etc/passwd", "user"),
+            "gid" => ("/etc/group", "group"),
+            _ => return Ok(format!("{name}={value}")),
         };
-        let table = table.filter(|_| value.parse::<u32>().is_err()).map(std::fs::read_to_string);
-        let id = table.and_then(|table| id_in(&table.ok()?, value));
-        id.map_or_else(|| format!("{name}={value}"), |id| format!("{name}={id}"))
+        if value.parse::<u32>().is_ok() {
+            return Ok(format!("{name}={value}"));
+        }
+        let id = std::fs::read_to_string(table).ok().and_then(|table| id_in(&table, value));
+        let id = id.with_context(|| format!("{name}={value}: there is no {word} \"{value}\""))?;
+        Ok(format!("{name}={id}"))
     });
-    let text: Vec<String> = own.into_iter().chain(given).collect();
+    let text: Vec<String> = own.into_iter().map(Ok).chain(given).collect::<Result<_>>()?;
     tmpfs::parse(&text.join(",")).map_err(|error| anyhow!(error))
 }
 
@@ -413,7 +416,8 @@ mod tests {
         assert_eq!((given.uid, given.gid), (7, 8));
         let named = tmpfs_options(&vec![("uid", "root".to_owned())]).expect("a name");
         assert_eq!(named.uid, 0);
-        assert!(tmpfs_options(&vec![("gid", "nosuch".to_owned())]).is_err());
+        let unknown = tmpfs_options(&vec![("gid", "nosuch".to_owned())]).expect_err("no such group");
+        assert_eq!(unknown.to_string(), "gid=nosuch: there is no group \"nosuch\"");
     }
 
     #[test]

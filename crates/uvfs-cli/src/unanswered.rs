@@ -29,7 +29,7 @@ pub fn explained(dir: &Path, file: &Path, error: io::Error) -> Error {
         (ErrorKind::NotConnected, _) => {
             anyhow!("the server of {at} has died; clear it with: uvfs umount {at}")
         }
-        (ErrorKind::NotFound, Err(why)) => why.into(),
+        (ErrorKind::NotFound | ErrorKind::NotADirectory, Err(why)) => why.into(),
         (ErrorKind::NotFound, Ok(_)) => anyhow!("{at} has no .uvfs, because it was mounted with -o ctl=off"),
         (ErrorKind::PermissionDenied, Ok(mount)) => {
             anyhow!("no right to look into the mount on {at}: {}", why(&mount))

@@ -9,6 +9,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use jiff::tz::TimeZone;
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 
 use crate::find::{Expression, FindContext};
@@ -45,22 +47,36 @@ pub fn usual_socket() -> PathBuf {
     if rustix::process::geteuid().is_root() { system() } else { usual().next().unwrap_or_else(system) }
 }
 
-/// The directory of [`usual_socket`], made if it is missing.
+/// The directory of [`usual_socket`], made if it is missing. One that was made for root's server is no place for this user's.
 ///
 /// # Errors
 /// A sentence.
 pub fn make_usual_directory() -> Result<(), String> {
     let socket = usual_socket();
     let dir = socket.parent().unwrap_or(&socket);
-    std::fs::create_dir_all(dir).map_err(|error| {
+    let refusal = match std::fs::create_dir_all(dir) {
+        Ok(()) => not_writable(dir).map(|error| (socket.as_path(), error)),
+        Err(error) => Some((dir, error)),
+    };
+    refusal.map_or(Ok(()), |(path, error)| {
         let remedy = match socket == system() {
             true if !rustix::process::geteuid().is_root() => {
                 "; XDG_RUNTIME_DIR is not set, so there is no usual place for this user's socket: set it, or give --socket PATH"
             }
             _ => "; give --socket PATH",
         };
-        format!("cannot make {}: {error}{remedy}", dir.display())
+        Err(format!("cannot make {}: {error}{remedy}", path.display()))
     })
+}
+
+/// The error of a directory that this process may not make files in.
+fn not_writable(dir: &Path) -> Option<std::io::Error> {
+    let wanted = Access::WRITE_OK | Access::EXEC_OK;
+    // Another error, as of a kernel without faccessat2, is for the attempt itself to meet.
+    match accessat(CWD, dir, wanted, AtFlags::EACCESS) {
+        Err(error @ Errno::ACCESS) => Some(error.into()),
+        _ => None,
+    }
 }
 
 impl IndexClient {

@@ -41,6 +41,10 @@ fn stat_of_no_mount_says_so() {
     assert_eq!(status, 1);
     assert!(said.contains("nothing is mounted on"), "{said}");
     assert_eq!(refused(&["stat", "--watch=never", dir.text()]).0, 2);
+    let file = dir.path().join("file");
+    fs::write(&file, "").expect("write");
+    let (_, said) = refused(&["stat", file.to_str().expect("UTF-8")]);
+    assert_eq!(said, format!("uvfs: nothing is mounted on {}\n", file.display()));
 }
 
 fn it_is_there_but_not_listed() {

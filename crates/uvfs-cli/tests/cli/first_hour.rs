@@ -7,6 +7,7 @@ use super::*;
 pub const PLAIN: &[Test] = &[
     ("help_fits_a_terminal_of_80_columns", help_fits_a_terminal_of_80_columns),
     ("a_watch_without_a_directory_says_what_is_missing", a_watch_without_a_directory),
+    ("a_word_at_the_wrong_place_has_an_answer", a_word_at_the_wrong_place),
 ];
 
 pub const MOUNTING: &[Test] = &[
@@ -53,6 +54,16 @@ fn a_watch_without_a_directory() {
             (2, "uvfs: the directory is missing: uvfs stat --watch=SECONDS DIR\n")
         );
     }
+}
+
+fn a_word_at_the_wrong_place() {
+    let (status, said) = refused(&["mount", "--json"]);
+    assert!(status == 2 && said.contains("--list") && !said.contains("<SOURCE>"), "{said}");
+    let (_, said) = refused(&["find", ".", "--socket", "/none"]);
+    assert!(
+        said.ends_with("--socket is no word of find; options of uvfs find stand before all other words\n"),
+        "{said}"
+    );
 }
 
 /// The first two looks at a mount.
@@ -146,6 +157,8 @@ user mkdir "$dir/own/inside"
 asks user "$uvfs" mount tmpfs "$dir/own"
 asks user "$uvfs" mount tmpfs "$dir/own/inside"
 asks user "$uvfs" mount tmpfs "$dir/roots"
+asks "$uvfs" mount -d tmpfs "$dir/own"
+asks "$uvfs" mount -d tmpfs "$dir/own/inside"
 asks user "$uvfs" umount "$dir/roots"
 asks user "$uvfs" umount -l "$dir/roots"
 asks user "$uvfs" umount "$dir/closed/below"
@@ -198,6 +211,10 @@ fn users_are_told_the_reason_about_mounts() {
         format!(
             "no right to mount over {roots}: user root has mounted it, so only that user and root may; mount on another directory\n"
         ),
+        format!(
+            "mount -d tmpfs {own}\nuvfs: cannot look at {own}: only user nobody may look into the mount on {own} (it has no allow_other), not even root; mount elsewhere, or unmount that first: umount {own}\n"
+        ),
+        format!("cannot look at {own}/inside: only user nobody may look into the mount on {own} (it has"),
         format!(
             "umount {roots}\nuvfs: no right to unmount {roots}: user root has mounted it, so only that user and root may\n"
         ),
@@ -314,12 +331,20 @@ fn an_index_names_what_it_cannot_read() {
 }
 
 fn an_index_without_a_runtime_directory() {
-    let place = Dir::new();
-    let output = index_of_a_user(&place).arg(place.path()).output().expect("setpriv");
-    let said = String::from_utf8(output.stderr).expect("UTF-8");
-    assert!(!output.status.success() && said.lines().count() == 1, "{said}");
-    assert!(
-        said.contains("XDG_RUNTIME_DIR is not set") && said.ends_with("set it, or give --socket PATH\n"),
-        "{said}"
-    );
+    // Where root had a server, its directory is there.
+    for (made, missing) in [("", "/run/uvfs"), ("mkdir /run/uvfs;", "/run/uvfs/index.sock")] {
+        let place = Dir::new();
+        let user = index_of_a_user(&place);
+        let script = format!("mount -t tmpfs -o mode=755 none /run; {made} exec \"$@\"");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-euc", &script, "sh"]);
+        command.arg(user.get_program()).args(user.get_args()).arg(place.path());
+        command.env_remove("XDG_RUNTIME_DIR").env_remove("UVFS_LOG").stdin(Stdio::null());
+        let output = command.output().expect("unshare(1)");
+        let said = String::from_utf8(output.stderr).expect("UTF-8");
+        assert!(!output.status.success() && said.lines().count() == 1, "{said}");
+        let expected =
+            format!("cannot make {missing}: Permission denied (os error 13); XDG_RUNTIME_DIR is not");
+        assert!(said.contains(&expected) && said.ends_with("set it, or give --socket PATH\n"), "{said}");
+    }
 }

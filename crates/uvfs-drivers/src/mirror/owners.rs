@@ -215,7 +215,9 @@ fn id(kind: OwnerKind, text: &str, names: &OwnerNames<'_>) -> std::result::Resul
         Err(_) => names(kind, text).ok_or_else(|| format!("there is no {word} \"{text}\""))?,
     };
     match id {
-        NOBODY | HIDDEN => Err(format!("{word} {text}: this id stands for owners that cannot be shown")),
+        NOBODY | HIDDEN => {
+            Err(format!("{word} {text}: {id} stands for owners that cannot be shown; name another {word}"))
+        }
         id => Ok(id),
     }
 }
@@ -408,7 +410,7 @@ mod tests {
             ("map", "@ann/1", "map=@ann/1: there is no group \"ann\""),
             ("map", "1/2:1/3", "map=1/2:1/3: \"1/3\": user 1 is left of a slash twice"),
             ("map", "@1/2:@3/2", "map=@1/2:@3/2: \"@3/2\": group 2 is right of a slash twice"),
-            ("map", "1/65534", "map=1/65534: user 65534: this id stands for owners"),
+            ("map", "1/65534", "map=1/65534: user 65534: 65534 stands for owners"),
             ("force-user", "4294967295", "force-user=4294967295: user 4294967295: this id stands"),
             ("force-group", "-1", "force-group=-1: there is no group \"-1\""),
             ("perms", "u+q", "perms=u+q: expected"),

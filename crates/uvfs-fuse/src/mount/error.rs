@@ -59,6 +59,15 @@ pub enum MountError {
         /// The number of the user who mounted it.
         owner: u32,
     },
+    /// Root asked, and the kernel lets only the user of a FUSE mount look at it.
+    Private {
+        /// The directory to mount on.
+        dir: PathBuf,
+        /// The mount point, at it or above it.
+        mount: PathBuf,
+        /// The number of the user who mounted it.
+        owner: u32,
+    },
     /// This user has mounted something there, and fusermount3 may not look into it.
     YoursAlready(PathBuf),
     /// The directory is inside a mount of this user, and fusermount3 may not look into it.
@@ -72,7 +81,7 @@ pub enum MountError {
     Closed(PathBuf),
     /// Another file system is mounted over this one.
     Covered(PathBuf),
-    /// Files in it are open, or a process has its working directory in it.
+    /// Files in it are open, a process has its working directory in it, or something is mounted inside.
     Busy(PathBuf),
     /// It cannot become read-only: a file is open for writing.
     Writing(PathBuf),
@@ -113,9 +122,17 @@ impl MountError {
 
     /// Finds out why this user may not look at `dir`: the kernel lets only the user of a FUSE mount into it.
     fn closed(dir: &Path) -> Self {
-        let point = attach_device::absolute(dir).unwrap_or_else(|_| dir.into());
-        match mountinfo::at(&point).ok().flatten().and_then(|mount| mount.owner()) {
-            Some((owner, _)) if owner != geteuid().as_raw() => {
+        let point = attach_device::absolute(dir).or_else(|_| std::path::absolute(dir));
+        let point = point.unwrap_or_else(|_| dir.into());
+        let me = geteuid();
+        let others = mountinfo::over(&point).ok().flatten().and_then(|mount| {
+            let (owner, _) = mount.owner().filter(|(owner, _)| *owner != me.as_raw())?;
+            let lets_in = mount.flags.split(',').any(|word| word == "allow_other");
+            Some((mount.point, owner, lets_in))
+        });
+        match others {
+            Some((mount, owner, false)) if me.is_root() => Self::Private { dir: point, mount, owner },
+            Some((mount, owner, _)) if mount == point => {
                 Self::NotYours { doing: "mount over", dir: point, owner }
             }
             _ => Self::Closed(point),
@@ -133,6 +150,14 @@ impl MountError {
                 dir.display(),
                 user(*owner),
                 if *doing == "unmount" { "" } else { "; mount on another directory" }
+            ),
+            Self::Private { dir, mount, owner } => write!(
+                f,
+                "cannot look at {}: only {} may look into the mount on {2} (it has no allow_other), not even root; \
+                 mount elsewhere, or unmount that first: umount {2}",
+                dir.display(),
+                user(*owner),
+                mount.display()
             ),
             Self::YoursAlready(dir) => write!(
                 f,
@@ -201,9 +226,11 @@ impl fmt::Display for MountError {
             Self::NotFuse { dir, fstype } => {
                 write!(f, "the file system on {} is not a uvfs file system but {fstype}", dir.display())
             }
-            Self::NotYours { .. } | Self::YoursAlready(_) | Self::InsideYours { .. } | Self::Closed(_) => {
-                self.about_users(f)
-            }
+            Self::NotYours { .. }
+            | Self::Private { .. }
+            | Self::YoursAlready(_)
+            | Self::InsideYours { .. }
+            | Self::Closed(_) => self.about_users(f),
             Self::Covered(dir) => write!(
                 f,
                 "another file system has been mounted over {0}; unmount that first: umount {0}",
@@ -211,7 +238,7 @@ impl fmt::Display for MountError {
             ),
             Self::Busy(dir) => write!(
                 f,
-                "{0} is in use (open files or a working directory; see: fuser -vm {0}); \
+                "{0} is in use (open files, a working directory or a mount inside; see: fuser -vm {0}); \
                  end that, or detach it with: uvfs umount -l {0}",
                 dir.display()
             ),

@@ -113,6 +113,9 @@ pub(super) fn refusal(word: &[u8]) -> String {
     let hyphened = format!("-{name}");
     match nearest(&hyphened) {
         Some(meant) => format!("{shown} is no word of find: did you mean {meant}?"),
+        None if word.starts_with(b"--") => {
+            format!("{shown} is no word of find; options of uvfs find stand before all other words")
+        }
         None => format!("{shown} is no word of find"),
     }
 }
