@@ -225,6 +225,9 @@ struct Watch {
     calls: Calls,
 }
 
+/// The most files of /proc that are kept open. Readers come and go while others wait for the host.
+const KEPT: usize = 64;
+
 /// For each reader, where /proc tells what it does. Kept open, because opening takes most of a look's time.
 #[derive(Default)]
 struct Calls(BTreeMap<u32, File>);
@@ -326,6 +329,10 @@ impl Calls {
         // "running" for a thread that runs or could; otherwise the system call that it is in.
         const RUNNING: [u8; 7] = *b"running";
         let mut call = [0; RUNNING.len()];
+        if self.0.len() >= KEPT {
+            // Some are of threads that have ended since the last look at them.
+            self.0.clear();
+        }
         let file = match self.0.entry(thread) {
             Entry::Occupied(file) => file.into_mut(),
             Entry::Vacant(place) => match File::open(format!("/proc/self/task/{thread}/syscall")) {
@@ -534,5 +541,25 @@ mod tests {
             assert!(calls.is_asleep(sleeping), "a thread that /proc does not show counts as asleep");
         }
         assert!(!calls.0.contains_key(&sleeping));
+    }
+
+    #[test]
+    fn files_of_readers_that_come_and_go_do_not_pile_up() {
+        let (mut calls, mut sleepers) = (Calls::default(), Vec::new());
+        for _ in 0..KEPT + 10 {
+            let (number, tells) = mpsc::channel();
+            let (end, ended) = mpsc::channel::<()>();
+            let sleeps = thread::spawn(move || {
+                number.send(rustix::thread::gettid().as_raw_nonzero().get() as u32).expect("it is awaited");
+                let _ = ended.recv();
+            });
+            calls.is_asleep(tells.recv().expect("its number"));
+            assert!(!calls.0.is_empty() && calls.0.len() <= KEPT);
+            sleepers.push((end, sleeps));
+        }
+        for (end, sleeps) in sleepers {
+            drop(end);
+            sleeps.join().expect("it ends");
+        }
     }
 }
