@@ -202,6 +202,7 @@ impl Mirror {
     /// Something was mounted on, or unmounted from, this name in the directory of this number.
     pub(super) fn mounts_changed(&self, dir: u64, name: &[u8]) {
         self.coherence.told.fetch_add(1, AcqRel);
+        self.dirs.forget_name(self.root, dir, name);
         self.in_cache(|cache, sb| cache.name_changed(sb, dir, name));
     }
 
@@ -214,7 +215,7 @@ impl Mirror {
     pub fn name_changed(&self, dir: &FileHandle, name: &[u8]) {
         self.coherence.told.fetch_add(1, AcqRel);
         if let Some(node) = self.table.with_handle(dir) {
-            self.dirs.forget_name(node.number, name);
+            self.dirs.forget_name(self.root, node.number, name);
             self.in_cache(|cache, sb| cache.name_changed(sb, node.number, name));
         }
     }

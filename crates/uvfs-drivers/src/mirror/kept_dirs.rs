@@ -5,8 +5,9 @@
 //! may have moved it out, and an event tells that later. So before each use the way to it is looked at, from the
 //! source on ([`Mirror::kept_dir`]): statx(2) of each name below the directory above, which is kept too. While a
 //! directory is held open, no other file gets its inode number. So the mount, the device, the number and the time of
-//! birth tell whether the name leads to the kept directory. No symbolic link is followed and no mount is entered. That
-//! is one call for each level, in place of three (openat2, name_to_handle_at, close).
+//! birth tell whether the name leads to the kept directory. No symbolic link is followed. A mount on the name shows
+//! another file. Its server is not asked if it is one of FUSE (`AT_STATX_DONT_SYNC`), and that of NFS only until the
+//! mount is noticed. That is one call for each level, in place of three (openat2, name_to_handle_at, close).
 //!
 //! **A use against a move by the host.** If the move comes before the look at a name, the look finds no file or
 //! another one, and the caller walks the path ([`Mirror::reach`]). If the move comes later, the call began before it.
@@ -14,9 +15,14 @@
 //!
 //! **A use against a removal by the host.** The name is missing, or leads elsewhere, and the descriptor is closed. If
 //! nobody uses the directory, the event of the removal closes it. Until then the host has the removed inode, and
-//! inotify(7) does not report its end.
+//! inotify(7) does not report its end. An event about a name on the way closes all below it, as a removed subvolume
+//! of Btrfs is there until its last directory is closed.
 //!
-//! Only file systems of local disks and memory are treated so ([`is_plain`](super::lend::is_plain)), and never a mount
+//! **The first use against a removal**, by the host or the mirror itself, or against the end of the watch. The
+//! descriptor is put among the kept ones, and then the way is looked at once more. If the removal comes before that
+//! look, the look finds it. If it comes later, it finds the descriptor, and closes it.
+//!
+//! Only file systems of local disks and memory are treated so ([`are_told_apart`]), and never a mount
 //! inside the source, which a descriptor would keep from being unmounted. A directory is kept at its second use in a
 //! row, and closed when others are used more often. The mutex is a leaf and is held across no system call.
 
@@ -24,17 +30,26 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, StatxFlags, statx};
+use rustix::fs::{AtFlags, StatxFlags, fstatfs, statx};
 use rustix::path::Arg;
 use uvfs::types::{Errno, Result, mode};
 
 use super::Mirror;
+use super::lend::is_plain;
 use super::node::{Node, Place};
 use super::reach::At;
 
 /// The most directories, below the source, on the way to one that is kept, itself included. More looks cost as much as
 /// walking the path.
 const LEVELS: usize = 3;
+
+/// Snapshots of bcachefs have the device, the numbers and the times of birth of their originals.
+const BCACHEFS: u32 = 0xca45_1a4e;
+
+/// Whether a [`Mark`] tells the files of this file system apart.
+pub(super) fn are_told_apart(fd: impl AsFd) -> bool {
+    is_plain(&fd) && fstatfs(fd).is_ok_and(|figures| figures.f_type as u32 != BCACHEFS)
+}
 
 /// Tells a file that is held open from all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +65,7 @@ impl Mark {
     /// EOPNOTSUPP if the kernel does not tell the mount (before Linux 5.8); the host's errors.
     fn of(dir: impl AsFd, path: impl Arg, flags: AtFlags) -> Result<Self> {
         let asked = StatxFlags::INO | StatxFlags::BTIME | StatxFlags::MNT_ID;
-        let stat = statx(dir, path, flags | AtFlags::NO_AUTOMOUNT, asked)?;
+        let stat = statx(dir, path, flags | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC, asked)?;
         if stat.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
             return Err(Errno::OPNOTSUPP);
         }
@@ -74,6 +89,11 @@ pub(super) struct KeptDir {
 impl KeptDir {
     fn is_of(&self, node: &Arc<Node>) -> bool {
         self.node.as_ptr() == Arc::as_ptr(node)
+    }
+
+    /// The directory is known as another node by now, or not at all.
+    fn is_forgotten(&self) -> bool {
+        self.node.strong_count() == 0
     }
 }
 
@@ -130,7 +150,11 @@ impl KeptDirs {
 
     fn keep(&self, kept: Arc<KeptDir>) {
         let mut state = self.state.lock();
-        let gone = if state.kept.len() < self.most { None } else { Some(state.kept.remove(0)) };
+        let is_same = |old: &Arc<KeptDir>| old.is_forgotten() || old.node.ptr_eq(&kept.node);
+        let mut gone: Vec<_> = state.kept.extract_if(.., |old| is_same(old)).collect();
+        if state.kept.len() >= self.most {
+            gone.push(state.kept.remove(0));
+        }
         state.kept.push(kept);
         drop(state);
         // Closed outside the lock.
@@ -147,14 +171,13 @@ impl KeptDirs {
 
     /// A directory was removed.
     pub(super) fn forget_node(&self, node: &Arc<Node>) {
-        self.forget(|kept| kept.is_of(node));
+        self.forget(|kept| kept.is_of(node) || kept.is_forgotten());
     }
 
-    /// A name leads elsewhere.
-    pub(super) fn forget_name(&self, dir: u64, name: &[u8]) {
-        let is = |place: Place| place.dir.number == dir && *place.name == *name;
+    /// A name leads elsewhere. `root`: the number of the source's beginning.
+    pub(super) fn forget_name(&self, root: u64, dir: u64, name: &[u8]) {
         let mut gone = self.state.lock().kept.clone();
-        gone.retain(|kept| kept.node.upgrade().and_then(|node| node.place()).is_none_or(is));
+        gone.retain(|kept| kept.node.upgrade().is_none_or(|node| leads_through(&node, root, dir, name)));
         if !gone.is_empty() {
             self.forget(|kept| gone.iter().any(|gone| std::ptr::eq(&**gone, kept)));
         }
@@ -164,6 +187,22 @@ impl KeptDirs {
     pub(super) fn forget_all(&self) {
         self.forget(|_| true);
     }
+}
+
+/// Whether the way to a directory leads through a name, or is not known.
+fn leads_through(node: &Node, root: u64, dir: u64, name: &[u8]) -> bool {
+    let mut place = node.place();
+    for _ in 0..LEVELS {
+        let Some(at) = place else { return true };
+        if at.dir.number == dir && *at.name == *name {
+            return true;
+        }
+        if at.dir.number == root {
+            return false;
+        }
+        place = at.dir.place();
+    }
+    true
 }
 
 impl Mirror {
@@ -198,32 +237,33 @@ impl Mirror {
     }
 
     fn keep(&self, node: &Arc<Node>, fd: OwnedFd) -> At<'_> {
-        match Mark::of(&fd, c"", AtFlags::EMPTY_PATH) {
-            Ok(mark) => {
-                let kept = Arc::new(KeptDir { fd, mark, node: Arc::downgrade(node) });
-                self.dirs.keep(Arc::clone(&kept));
-                At::Dir(kept)
-            }
-            Err(_) => At::Own(fd),
+        let Ok(mark) = Mark::of(&fd, c"", AtFlags::EMPTY_PATH) else { return At::Own(fd) };
+        let kept = Arc::new(KeptDir { fd, mark, node: Arc::downgrade(node) });
+        self.dirs.keep(Arc::clone(&kept));
+        if self.kept_dir(node).is_none() || !self.coherence.watches() {
+            self.dirs.forget_node(node);
         }
+        At::Dir(kept)
     }
 
     /// Whether all directories above this one are kept from now on, and few enough.
     fn way_is_kept(&self, node: &Node) -> bool {
+        let mut way = Vec::new();
         let mut above = node.place().map(|place| place.dir);
-        for _ in 0..LEVELS {
-            match above {
-                Some(dir) if dir.number == self.root_number() => return true,
-                Some(dir) => {
-                    if self.dirs.get(&dir).is_none() {
-                        let Some(fd) = self.look_for(&dir) else { return false };
-                        self.keep(&dir, fd);
-                    }
-                    above = dir.place().map(|place| place.dir);
-                }
-                None => return false,
+        while let Some(dir) = above.filter(|dir| dir.number != self.root_number()) {
+            if way.len() + 1 >= LEVELS {
+                return false;
             }
+            above = dir.place().map(|place| place.dir);
+            way.push(dir);
         }
-        false
+        // From the source on: the look at one needs those above.
+        way.iter().rev().all(|dir| {
+            if self.dirs.get(dir).is_none() {
+                let Some(fd) = self.look_for(dir) else { return false };
+                self.keep(dir, fd);
+            }
+            true
+        })
     }
 }

@@ -232,13 +232,14 @@ impl Mirror {
         (server, budget, links, owners): Shared,
         (streams, permits): (usize, Vec<Permit>),
     ) -> Result<Arc<Self>> {
-        let (seen, handles, made, is_plain) = {
+        let (seen, handles, made, lends, keeps) = {
             let at = base.open()?;
             let handles = Handles::of(&at);
-            (handles.look(&at)?, handles, identity::is_made(&at), lend::is_plain(&at))
+            let keeps =
+                handles == Handles::Own && matches!(base, Base::Source(_)) && kept_dirs::are_told_apart(&at);
+            let lends = server.can_lend() && lend::is_plain(&at);
+            (handles.look(&at)?, handles, identity::is_made(&at), lends, keeps)
         };
-        let lends = server.can_lend() && is_plain;
-        let keeps = is_plain && handles == Handles::Own && matches!(base, Base::Source(_));
         let dirs = if keeps { budget.dirs } else { 0 };
         let table = Table::new(numbering);
         let root = table.meet(&seen.id, seen.attr.ino, seen.attr.fmt()).number;

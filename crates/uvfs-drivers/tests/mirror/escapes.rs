@@ -426,6 +426,27 @@ fn a_kept_directory_that_the_host_removes_is_closed() {
     }
 }
 
+/// What is below a directory that the host moves away is closed with it: the file system there may be about to end.
+#[test]
+fn kept_directories_below_a_name_that_moves_are_closed() {
+    let Some(fs) = Fs::watched() else { return };
+    let op = fs.root_op();
+    fs::create_dir_all(fs.src("a/b/c")).unwrap();
+    let dir = fs.inode("/a/b/c");
+    let end = Instant::now() + Duration::from_secs(60);
+    while fs.mirror.kept_directories() < 3 {
+        assert!(Instant::now() < end, "they are never kept");
+        fs.vfs.mkdir(&op, &dir, b"new", 0o755).map(drop).unwrap();
+        fs.vfs.rmdir(&op, &dir, b"new").unwrap();
+    }
+    let (from, to) = (fs.src("a"), fs.outside("moved"));
+    assert!(std::process::Command::new("mv").args([from, to]).status().unwrap().success());
+    while fs.mirror.kept_directories() > 0 {
+        assert!(Instant::now() < end, "{} are still open", fs.mirror.kept_directories());
+        std::thread::yield_now();
+    }
+}
+
 /// Links inside the source that lead out of it are shown, and never followed by the mirror.
 #[test]
 fn links_that_lead_outside_are_only_read() {
