@@ -72,9 +72,14 @@ pub trait FileLender {
     /// # Errors
     /// If it answers an error, the file is not lent.
     fn lend(&self, file: File<'_>) -> Result<()>;
-    /// Whether an open file of this inode was lent since the cache has known the inode, to an opener that could map
-    /// it. A program may have it mapped even if nobody has it open.
+    /// Whether an open file of this inode was lent since the cache has known the inode, to whatever opener. Writes of
+    /// the kernel may have cleared its set-id bits.
     fn was_lent(&self, inode: &Inode<'_>) -> bool;
+    /// Whether it was lent to an opener that could map it, as far as the driver knows. A program may have it mapped even if
+    /// nobody has it open.
+    fn may_be_mapped(&self, inode: &Inode<'_>) -> bool {
+        self.was_lent(inode)
+    }
     /// Whether the file behind an open one can be read and written with O_DIRECT.
     ///
     /// # Errors

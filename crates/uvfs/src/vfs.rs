@@ -132,6 +132,13 @@ impl Vfs {
         self.sup(inode).is_ok_and(|s| s.features.lends && was_lent(&s))
     }
 
+    /// Whether a program may have mapped a lent file of this inode: see
+    /// [`FileLender::may_be_mapped`](crate::driver::FileLender::may_be_mapped).
+    pub fn may_be_mapped(&self, inode: &Inode<'_>) -> bool {
+        let mapped = |s: &SuperRef| s.driver.lender().is_some_and(|lender| lender.may_be_mapped(inode));
+        self.sup(inode).is_ok_and(|s| s.features.lends && mapped(&s))
+    }
+
     /// Whether a front end's kernel may change an inode without a report: an open file of it was lent, and its driver
     /// keeps no watch on its own files. Then [`Vfs::look`] knows the attributes, and the cache may not.
     pub fn changes_unreported(&self, inode: &Inode<'_>) -> bool {

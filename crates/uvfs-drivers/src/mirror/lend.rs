@@ -23,16 +23,17 @@
 //! could change all of it through a mapping. The kernel of the mount does not know the flag, and the host's is not
 //! asked.
 //!
-//! A node whose file was lent to an opener that can map it stays marked
-//! ([`Node::was_lent`](super::node::Node::was_lent)): mappings of the host's pages outlive the open file. mmap(2) needs
-//! a descriptor that reads (EACCES), so a file that was lent for writing only, such as a copy, is not marked.
+//! A node whose file was lent stays marked ([`Node::was_lent`](super::node::Node::was_lent)): the kernel's writes may
+//! have cleared its set-id bits. A second mark says that an opener could map it
+//! ([`Node::may_be_mapped`](super::node::Node::may_be_mapped)): mappings of the host's pages outlive the open file.
+//! mmap(2) needs a descriptor that reads (EACCES), so a file that was lent for writing only, such as a copy, lacks it.
 //!
 //! Attributes in the cache are not right while a lent file is written. Front ends then ask each time
 //! ([`Vfs::look`](uvfs::Vfs::look)). At its release the host is asked once more, so that the cache is right before
 //! the events of these writes have come. (They count as another process's writes, and mean *look again*.) Stores
 //! through a mapping that outlives the descriptor are reported when the mapping ends, as those in the source are.
 //!
-//! Nothing is locked here. The mark is set before the open that is lent is answered. Later opens look for the mark
+//! Nothing is locked here. The marks are set before the open that is lent is answered. Later opens look for them
 //! after the front end has found that nobody has the file open in this way any more: its lock puts the two in order.
 
 use std::os::fd::AsFd;
@@ -71,9 +72,8 @@ impl Mirror {
 
     pub(super) fn lend_file(&self, file: File<'_>) -> Result<()> {
         let open = self.files.get(file.handle)?;
-        if open.access != Access::WRITE {
-            self.table.of(file.inode.ino()).ok_or(Errno::STALE)?.mark_lent();
-        }
+        let mappable = open.access != Access::WRITE;
+        self.table.of(file.inode.ino()).ok_or(Errno::STALE)?.mark_lent(mappable);
         open.lent.store(true, Relaxed);
         Ok(())
     }

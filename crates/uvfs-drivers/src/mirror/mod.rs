@@ -582,6 +582,10 @@ impl FileLender for Mirror {
         self.table.of(inode.ino()).is_some_and(|node| node.was_lent())
     }
 
+    fn may_be_mapped(&self, inode: &Inode<'_>) -> bool {
+        self.table.of(inode.ino()).is_some_and(|node| node.may_be_mapped())
+    }
+
     fn takes_direct(&self, file: File<'_>) -> Result<()> {
         self.can_be_direct(file)
     }

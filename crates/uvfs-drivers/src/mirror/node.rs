@@ -25,7 +25,7 @@ use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::atomic::{
-    AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 use std::sync::{Arc, OnceLock};
 
@@ -104,6 +104,11 @@ impl State {
     }
 }
 
+/// A file of the node was lent.
+const LENT: u8 = 1;
+/// It was lent to an opener that can map it.
+const MAPPABLE: u8 = 2;
+
 /// Fields that few nodes have.
 #[derive(Default)]
 struct More {
@@ -119,8 +124,8 @@ pub(super) struct Node {
     pub(super) number: u64,
     /// Type bits, without the 12 below, which are 0.
     fmt: u8,
-    /// See [`Node::was_lent`].
-    lent: AtomicBool,
+    /// [`LENT`] and [`MAPPABLE`].
+    lent: AtomicU8,
     /// See [`Node::bare`].
     bare: AtomicU16,
     count: AtomicU32,
@@ -135,15 +140,21 @@ impl Node {
         u32::from(self.fmt) << FMT_SHIFT
     }
 
-    /// Whether a file of it was lent to an opener that can map it. That stays: a mapping outlives the open file, and its
-    /// holder keeps the cache's inode, and so this node.
+    /// Whether a file of it was lent. That stays: an answer with set-id bits may be on its way when the last writer, whose
+    /// write cleared them, has closed the file.
     pub(super) fn was_lent(&self) -> bool {
-        self.lent.load(Acquire)
+        self.lent.load(Acquire) & LENT != 0
     }
 
-    /// See [`Node::was_lent`].
-    pub(super) fn mark_lent(&self) {
-        self.lent.store(true, Release);
+    /// Whether it was lent to an opener that can map it. That stays: a mapping outlives the open file, and its holder keeps
+    /// the cache's inode, and so this node.
+    pub(super) fn may_be_mapped(&self) -> bool {
+        self.lent.load(Acquire) & MAPPABLE != 0
+    }
+
+    /// A file of it is lent to an opener that can map it, or cannot.
+    pub(super) fn mark_lent(&self, mappable: bool) {
+        self.lent.fetch_or(if mappable { LENT | MAPPABLE } else { LENT }, Release);
     }
 
     /// When it was last seen to have no extended attributes; 0: not known.
@@ -442,7 +453,7 @@ impl Table {
                 id: id.clone(),
                 number,
                 fmt: ((fmt & mode::S_IFMT) >> FMT_SHIFT) as u8,
-                lent: AtomicBool::new(false),
+                lent: AtomicU8::new(0),
                 bare: AtomicU16::new(0),
                 count: AtomicU32::new(1),
                 external,

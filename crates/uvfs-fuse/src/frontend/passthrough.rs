@@ -26,7 +26,7 @@
 //! pages, does not see stores through that mapping. So a file that was lent once to an opener that can map it is lent
 //! again, even a small one. If that is impossible, it is read and written by requests without pages
 //! ([`Way::Direct`]). The rule holds while the kernel knows the inode, so while the file is mapped. The driver
-//! remembers that ([`FileLender::was_lent`](uvfs::driver::FileLender::was_lent)). A mapping of a file that is open by requests keeps
+//! remembers that ([`FileLender::may_be_mapped`](uvfs::driver::FileLender::may_be_mapped)). A mapping of a file that is open by requests keeps
 //! it open. The file is not lent until the mapping ends. Pages may be left from opens by requests. The kernel drops
 //! these pages when a reply to OPEN carries a number. No reader sees them after that.
 //!
@@ -314,7 +314,7 @@ impl Core {
         backings.count(id);
         match id {
             Some(id) => self.vfs.lend(fh).map(|()| Way::Lent(id)),
-            None if self.vfs.was_lent(inode) => Ok(Way::Direct),
+            None if self.vfs.may_be_mapped(inode) => Ok(Way::Direct),
             None => Ok(Way::Pages),
         }
     }
@@ -335,7 +335,7 @@ impl Core {
         }
         let written = how.access.contains(Access::WRITE);
         let small = inode.attr().size < SMALL && (!written || self.backings.small.expects(how.opener));
-        if hopeless.load(Relaxed) || small && !self.vfs.was_lent(inode) {
+        if hopeless.load(Relaxed) || small && !self.vfs.may_be_mapped(inode) {
             return None;
         }
         let mut id = None;

@@ -265,25 +265,33 @@ fn lent_files_lose_set_id_bits() {
 }
 
 /// A lent write clears the bits on the host at once. The kernel would run the file as its owner, were it to believe an older mode.
+/// An opener that only writes can clear them too.
 fn lent_files_with_set_id_bits_are_asked_about() {
     let Some(it) = Lent::new("lent_files_with_set_id_bits_are_asked_about") else { return };
-    let held = it.mnt.open_lent("tool");
-    held.write_all_at(&fs::read("/usr/bin/id").expect("a program"), 0).expect("write");
-    held.set_permissions(Permissions::from_mode(0o4755)).expect("chmod");
-    let asked = || {
-        fs::metadata(it.mnt.path("tool")).expect("stat");
-        let before = it.mnt.mounted.requests().getattr;
-        let mode = fs::metadata(it.mnt.path("tool")).expect("stat").mode() & 0o7777;
-        (mode, it.mnt.mounted.requests().getattr - before)
-    };
-    assert_eq!(asked(), (0o4755, 1), "open for writing");
-    let reads = File::open(it.mnt.path("tool")).expect("open");
-    drop(held);
-    assert_eq!(asked(), (0o4755, 1), "it was lent");
-    drop(reads);
-    it.mnt.all_closed();
-    assert_eq!(asked(), (0o4755, 1), "it was lent, and is closed");
-    assert_eq!(sh_as(USER, &it.mnt, "./tool -u").as_deref(), Ok("0"), "nothing was written since");
+    for (name, reads) in [("tool", true), ("written", false)] {
+        let path = it.mnt.path(name);
+        let before = it.state().opens;
+        let open = || OpenOptions::new().create(true).truncate(false).read(reads).write(true).open(&path);
+        let held = by_a_new_thread(open).expect("open");
+        assert_eq!(it.state().opens, before + 1, "it is lent");
+        held.write_all_at(&fs::read("/usr/bin/id").expect("a program"), 0).expect("write");
+        held.set_permissions(Permissions::from_mode(0o4755)).expect("chmod");
+        let asked = || {
+            fs::metadata(&path).expect("stat");
+            let before = it.mnt.mounted.requests().getattr;
+            let mode = fs::metadata(&path).expect("stat").mode() & 0o7777;
+            (mode, it.mnt.mounted.requests().getattr - before)
+        };
+        assert_eq!(asked(), (0o4755, 1), "{name}: open for writing");
+        let other = reads.then(|| File::open(&path).expect("open"));
+        drop(held);
+        assert_eq!(asked(), (0o4755, 1), "{name}: it was lent");
+        drop(other);
+        it.mnt.all_closed();
+        assert_eq!(asked(), (0o4755, 1), "{name}: it was lent, and is closed");
+        let run = sh_as(USER, &it.mnt, &format!("./{name} -u"));
+        assert_eq!(run.as_deref(), Ok("0"), "{name}: nothing was written since");
+    }
 }
 
 /// dd does so for a last part that is no whole block.
