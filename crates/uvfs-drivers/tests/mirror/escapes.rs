@@ -426,7 +426,7 @@ fn a_kept_directory_that_the_host_removes_is_closed() {
     }
 }
 
-/// What is below a directory that the host moves away is closed with it: the file system there may be about to end.
+/// Directories below one that the host moves away are closed with it: the file system there may be about to end.
 #[test]
 fn kept_directories_below_a_name_that_moves_are_closed() {
     let Some(fs) = Fs::watched() else { return };
