@@ -94,7 +94,7 @@ fn serve(args: &args::Mount) -> Result<()> {
 /// In the process that is to serve.
 fn serve_here(args: &args::Mount, source: Source, options: Parsed, pid_file: Option<PidFile>) -> Result<()> {
     let (what, dir) = args.what()?;
-    let Parsed { mount, ctl, memory, driver, auto_unmount } = options;
+    let Parsed { mount, ctl, memory, driver, auto_unmount, lends: _ } = options;
     let signals = Signals::block()?;
     // Without it a server that is killed keeps its users waiting for longer; nothing else changes.
     let _ = memory_keeper::start();

@@ -88,7 +88,7 @@ mod here {
     }
 
     fn options_of(parsed: Parsed) -> Result<ObjectOptions> {
-        let Parsed { mount, ctl, memory, driver, auto_unmount } = parsed;
+        let Parsed { mount, ctl, memory, driver, auto_unmount, lends: _ } = parsed;
         if auto_unmount {
             bail!("auto_unmount is not for object stores");
         }

@@ -227,14 +227,14 @@ pub struct Parsed {
     pub memory: u64,
     /// A second process unmounts if the server does not.
     pub auto_unmount: bool,
+    /// `passthrough`, if it was given.
+    pub lends: Option<bool>,
     pub driver: DriverOptions,
 }
 
 /// Parses the arguments of `-o`. `source` is the kind of file system: "tmpfs", "generated".
 pub fn parse(arguments: &[String], source: &str) -> Result<Parsed> {
     let mut parsed = Parsed::default();
-    // On a tmpfs it makes small files slower.
-    parsed.mount.passthrough = source == "mirror";
     let split = arguments.iter().flat_map(|argument| argument.split(','));
     for option in split.filter(|option| !option.is_empty()) {
         let (name, value) = match option.split_once('=') {
@@ -259,6 +259,9 @@ pub fn parse(arguments: &[String], source: &str) -> Result<Parsed> {
             Some(of) => bail!("option {name} is for {of}, not for {source}; valid are: {}", valid(source)),
         }
     }
+    // On a tmpfs it makes small files slower. With suid, the kernel may believe a set-id bit for a moment that the write of
+    // a lent file has cleared on the host, and run the file so.
+    parsed.mount.passthrough = parsed.lends.unwrap_or(source == "mirror" && !parsed.mount.suid);
     Ok(parsed)
 }
 
@@ -291,8 +294,8 @@ fn set(parsed: &mut Parsed, name: &str, value: &str) -> Result<()> {
             Err(()) => bail!("transport={value}: expected auto, uring or dev"),
         },
         "passthrough" => match value {
-            "auto" => mount.passthrough = true,
-            "off" => mount.passthrough = false,
+            "auto" => parsed.lends = Some(true),
+            "off" => parsed.lends = Some(false),
             _ => bail!("passthrough={value}: expected auto or off"),
         },
         "fsname" => mount.fsname = Some(value.to_owned()),
@@ -350,7 +353,9 @@ pub fn fixed_that_differ(was: &Parsed, wanted: &Parsed) -> Vec<&'static str> {
     differs("noprune", old.prune != new.prune);
     differs("timeout", old.timeout != new.timeout);
     differs("transport", old.transport != new.transport);
-    differs("passthrough", old.passthrough != new.passthrough);
+    differs("passthrough", wanted.lends.is_some_and(|lends| lends != old.passthrough));
+    // Files are lent already, and must not be with it.
+    differs("suid", old.passthrough && !new.passthrough && !old.suid && new.suid);
     differs("ctl", was.ctl != wanted.ctl);
     differs("auto_unmount", was.auto_unmount != wanted.auto_unmount);
     for (name, value) in &wanted.driver {
@@ -582,6 +587,12 @@ mod tests {
             |text: &str, source| parse(&[text.to_owned()], source).expect("good options").mount.passthrough;
         assert!(lends("", "mirror") && lends("passthrough=auto", "tmpfs"));
         assert!(!lends("passthrough=off", "mirror") && !lends("", "tmpfs") && !lends("", "ext4"));
+        assert!(!lends("suid", "mirror") && lends("suid,nosuid", "mirror"));
+        assert!(lends("passthrough=auto,suid", "mirror"));
+        let mirror = |text: &str| parse(&[text.to_owned()], "mirror").expect("good options");
+        assert_eq!(fixed_that_differ(&mirror(""), &mirror("suid")), ["suid"]);
+        assert!(fixed_that_differ(&mirror("suid"), &mirror("nosuid")).is_empty());
+        assert_eq!(fixed_that_differ(&mirror("suid"), &mirror("passthrough=auto")), ["passthrough"]);
         assert!(error("ctl=maybe", "generated").contains("show, hide or off"));
         assert!(error("memory=1k", "generated").contains("at least 4m"));
         assert!(error("memory=lots", "tmpfs").contains("such as 64m"));
