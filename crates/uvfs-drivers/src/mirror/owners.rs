@@ -411,7 +411,7 @@ mod tests {
             ("map", "1/2:1/3", "map=1/2:1/3: \"1/3\": user 1 is left of a slash twice"),
             ("map", "@1/2:@3/2", "map=@1/2:@3/2: \"@3/2\": group 2 is right of a slash twice"),
             ("map", "1/65534", "map=1/65534: user 65534: 65534 stands for owners"),
-            ("force-user", "4294967295", "force-user=4294967295: user 4294967295: this id stands"),
+            ("force-user", "4294967295", "force-user=4294967295: user 4294967295: 4294967295 stands"),
             ("force-group", "-1", "force-group=-1: there is no group \"-1\""),
             ("perms", "u+q", "perms=u+q: expected"),
         ] {
