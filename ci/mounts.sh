@@ -60,7 +60,8 @@ mount_pair() {
     mounts+=("$B")
     local source=tmpfs options=allow_other,suid,dev,mode=1777,transport=$transport
     if [ "$fs" = mirror ]; then
-        source=mirror:$work/source options=allow_other,suid,dev,transport=$transport
+        # With suid, files are lent only if that is asked for.
+        source=mirror:$work/source options=allow_other,suid,dev,passthrough=auto,transport=$transport
         mkdir "$work/source"
         mount -t tmpfs -o mode=1777 uvfs-ci "$work/source" || give_up "a tmpfs cannot be mounted here"
     fi

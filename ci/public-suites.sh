@@ -149,7 +149,7 @@ t_xfstests() {
 export FSTYP=fuse FUSE_SUBTYP=.uvfs RESULT_BASE=$work/results
 export TEST_DEV=mirror:$work/x-test TEST_DIR=$work/x/test
 export SCRATCH_DEV=mirror:$work/x-scratch SCRATCH_MNT=$work/x/scratch
-export TEST_FS_MOUNT_OPTS="-o allow_other,suid,dev,transport=$transport" MOUNT_OPTIONS="-o allow_other,suid,dev,transport=$transport"
+export TEST_FS_MOUNT_OPTS="-o allow_other,suid,dev,passthrough=auto,transport=$transport" MOUNT_OPTIONS="-o allow_other,suid,dev,passthrough=auto,transport=$transport"
 CONFIG
     # xfstests knows the type `fuse` without the part after the dot.
     mkdir "$work/bin"
