@@ -109,7 +109,7 @@ const KNOWN: &[Known] = &[
         Of::Mount,
         "passthrough",
         "auto|off",
-        "whether the kernel reads and writes files of a mirror or tmpfs by itself where it can (default on a mirror), or asks for each (default elsewhere)",
+        "whether the kernel reads and writes files of a mirror or tmpfs by itself where it can (default on a mirror without suid), or asks for each (default elsewhere)",
     ),
     value(
         Of::Mount,

@@ -37,7 +37,10 @@ pub fn change(dir: &Path, options: &[String]) -> Result<Vec<String>> {
     let MountedAt { dir, flags, source, .. } = uvfs_fuse::mounted_at(dir)?;
     let made = Made::read(&dir, &source.to_string_lossy())?;
     let source = made.source.split(':').next().unwrap_or_default();
-    let was = parsed(&made.options, &flags, &[], source).context("the options that it was mounted with")?;
+    let mut was =
+        parsed(&made.options, &flags, &[], source).context("the options that it was mounted with")?;
+    // Its files have been lent since then, or not, whatever the flags are now.
+    was.mount.passthrough = options::parse(std::slice::from_ref(&made.options), source)?.mount.passthrough;
     let mut wanted = parsed(&made.options, &flags, options, source)?;
     let warnings = option_warnings::of_source(source, options, &wanted.mount);
     // As when it was mounted.

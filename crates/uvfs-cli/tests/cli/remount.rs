@@ -14,6 +14,7 @@ pub const MOUNTING: &[Test] = &[
     ("remount_leaves_what_has_no_name_here", remount_leaves_what_has_no_name_here),
     ("remount_changes_the_memory_limit", remount_changes_the_memory_limit),
     ("remount_without_the_control_directory", remount_without_the_control_directory),
+    ("remount_brings_no_suid_to_lent_files", remount_brings_no_suid_to_lent_files),
 ];
 
 fn remount_of_what_is_no_mount() {
@@ -142,4 +143,20 @@ fn remount_without_the_control_directory() {
     assert!(!is_writable(&dir));
     let (_, said) = refused(&["remount", "-o", "rw,size=1m", dir.text()]);
     assert!(said.contains("so its options are not known") && !said.contains("memory=BYTES"), "{said}");
+}
+
+/// Files are lent, or not, from the mount to its end, whatever its flags were meanwhile.
+fn remount_brings_no_suid_to_lent_files() {
+    let source = Dir::new();
+    let mirror = format!("mirror:{}", source.text());
+    let (lends, keeps) = (Dir::new(), Dir::new());
+    let _servers =
+        [Server::start(&[&mirror, lends.text()]), Server::start(&["-o", "suid", &mirror, keeps.text()])];
+    let (_, said) = refused(&["remount", "-o", "suid", lends.text()]);
+    assert!(said.contains("suid cannot be changed") && flags(&lends).contains("nosuid"), "{said}");
+    remount(&lends, "noatime");
+    for option in ["nosuid", "suid"] {
+        remount(&keeps, option);
+        assert_eq!(flags(&keeps).contains("nosuid"), option == "nosuid");
+    }
 }

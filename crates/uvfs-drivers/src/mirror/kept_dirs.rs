@@ -46,21 +46,21 @@ const LEVELS: usize = 3;
 /// Snapshots of bcachefs have the device, the numbers and the times of birth of their originals.
 const BCACHEFS: u32 = 0xca45_1a4e;
 
-/// Whether a [`Mark`] tells the files of this file system apart.
+/// Whether a [`HeldFile`] tells the files of this file system apart.
 pub(super) fn are_told_apart(fd: impl AsFd) -> bool {
     is_plain(&fd) && fstatfs(fd).is_ok_and(|figures| figures.f_type as u32 != BCACHEFS)
 }
 
 /// Tells a file that is held open from all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mark {
+struct HeldFile {
     mount: u64,
     device: (u32, u32),
     number: u64,
     birth: (i64, u32),
 }
 
-impl Mark {
+impl HeldFile {
     /// # Errors
     /// EOPNOTSUPP if the kernel does not tell the mount (before Linux 5.8); the host's errors.
     fn of(dir: impl AsFd, path: impl Arg, flags: AtFlags) -> Result<Self> {
@@ -81,7 +81,7 @@ impl Mark {
 /// See the module.
 pub(super) struct KeptDir {
     fd: OwnedFd,
-    mark: Mark,
+    file: HeldFile,
     /// Also keeps the node's address from being used for another node.
     node: Weak<Node>,
 }
@@ -216,11 +216,11 @@ impl Mirror {
         let Place { dir, name } = node.place()?;
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         let seen = if dir.number == self.root_number() {
-            Mark::of(self.base.open().ok()?, &*name, flags)
+            HeldFile::of(self.base.open().ok()?, &*name, flags)
         } else {
-            Mark::of(&self.kept_below(&dir, levels - 1)?.fd, &*name, flags)
+            HeldFile::of(&self.kept_below(&dir, levels - 1)?.fd, &*name, flags)
         };
-        if seen != Ok(kept.mark) {
+        if seen != Ok(kept.file) {
             self.dirs.forget_node(node);
             return None;
         }
@@ -237,8 +237,8 @@ impl Mirror {
     }
 
     fn keep(&self, node: &Arc<Node>, fd: OwnedFd) -> At<'_> {
-        let Ok(mark) = Mark::of(&fd, c"", AtFlags::EMPTY_PATH) else { return At::Own(fd) };
-        let kept = Arc::new(KeptDir { fd, mark, node: Arc::downgrade(node) });
+        let Ok(file) = HeldFile::of(&fd, c"", AtFlags::EMPTY_PATH) else { return At::Own(fd) };
+        let kept = Arc::new(KeptDir { fd, file, node: Arc::downgrade(node) });
         self.dirs.keep(Arc::clone(&kept));
         if self.kept_dir(node).is_none() || !self.coherence.watches() {
             self.dirs.forget_node(node);

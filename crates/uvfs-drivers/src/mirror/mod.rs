@@ -22,9 +22,9 @@
 //! | `coherence` | what an event or an overflow does to the cache; how long the mirror believes an answer |
 //! | [`watch`](crate::watch) | how changes by others are noticed |
 //!
-//! The mirror keeps no descriptor for a file that nobody has open, but for a few directories. It holds no lock across a system call, except that of
-//! `moves`, for which nobody waits longer than 50 ms. The locks are described in `node` (the table), `file` (open files),
-//! `dir` (streams) and `fds`.
+//! The mirror keeps no descriptor for a file that nobody has open, except for a few directories. It holds no lock
+//! across a system call, except that of `moves`, for which nobody waits longer than 50 ms. The locks are described in
+//! `node` (the table), `file` (open files), `dir` (streams), `kept_dirs` and `fds`.
 
 mod attr;
 mod caller;
